@@ -1,0 +1,41 @@
+# `make demo` and `make test` set up all they need in .venv; nothing else is required but Python 3.11 or newer.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+ifneq ($(wildcard ../shared/data),)
+export NFK_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: help demo test bench bench-quick lint clean
+
+help:
+	@echo "make demo         embed 5,000 real digits with a small network; table and figures (minutes)"
+	@echo "make test         the whole test suite"
+	@echo "make bench        every benchmark in the README, as JSON in results/core.json (about half an hour)"
+	@echo "make bench-quick  the same at a small size (under a minute)"
+	@echo "make lint         ruff and pyright"
+
+$(VENV)/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nfk needs Python 3.11 or newer; name one with make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[lab,test]'
+	@touch $@
+
+demo: $(VENV)/ready
+	$(RUN) -m nfk.lab.demo
+
+test: $(VENV)/ready
+	$(RUN) -m pytest
+
+bench: $(VENV)/ready
+	$(RUN) -m benchmarks.core --output results/core.json
+
+bench-quick: $(VENV)/ready
+	$(RUN) -m benchmarks.core --quick
+
+lint: $(VENV)/ready
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache demo

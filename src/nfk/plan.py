@@ -1,0 +1,375 @@
+"""What a fit will do and cost, before it runs: engine, chunk, gradients kept or recomputed, side, passes, FLOPs, bytes.
+
+The budget counts everything a fit allocates beyond the data, the parameters and the runtime itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from nfk.models import Model
+from nfk.stream import Examples
+
+EXPECTED_STEPS = 6
+MOST_BLOCKS = 12
+FEWEST_BLOCKS = 4
+FIRST_WIDTH = 64  # block width when the rank is a fraction of variance, so not known
+CHUNK_ROWS = 512  # rows of gradients that meet a block at once: at this size BLAS is near its peak
+MICROBATCH_BYTES = 4 * 2**20  # gradients of a microbatch: small enough to stay in cache and off fresh pages
+UNROLL_FROM = 100_000  # parameters from which convolutions are unrolled on a CPU
+NETWORK_RATE, MATRIX_RATE = 30e9, 150e9  # FLOP/s; only their ratio matters
+CLOSE = 4.0  # engines whose estimates differ by less are timed
+WORTH_TIMING_SECONDS = 10.0
+
+Engine = Literal["gradients", "products"]
+Method = Literal["krylov", "power", "exact"]
+Side = Literal["parameters", "examples"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sizes that decide everything."""
+
+    examples: int
+    outputs: int
+    parameters: int
+    itemsize: int
+    forward_flops: float
+    activation_bytes: int
+    convolutional: bool
+    rank: int | None
+    variance: float | None
+    oversamples: int
+    method: Method
+    moment_examples: int
+    moments_over_data: bool
+    on_host: bool
+
+    @property
+    def rows(self) -> int:
+        return self.examples * self.outputs
+
+    @property
+    def width(self) -> int:
+        """U, the columns of a block."""
+        wanted = FIRST_WIDTH if self.rank is None else self.rank
+        return min(wanted + self.oversamples, self.rows, self.parameters)
+
+    @property
+    def column_bytes(self) -> int:
+        return self.parameters * self.itemsize
+
+    @property
+    def gradient_flops(self) -> float:
+        """One example's gradient rows."""
+        return self.forward_flops * (1 + 2 * self.outputs)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A way to run a fit, its cost and its peak memory. `print` it."""
+
+    problem: Problem
+    budget: int
+    engine: Engine
+    keep: bool
+    side: Side
+    blocks: int
+    columns: int | None
+    microbatch: int
+    chunk: int
+    unrolled: bool
+    engines_close: bool = False
+    parts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def peak_bytes(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def steps(self) -> int:
+        full = -(-min(self.problem.rows, self.problem.parameters) // self.problem.width)
+        return min(EXPECTED_STEPS, full)
+
+    @cached_property
+    def passes(self) -> int:
+        """Expected sweeps over all rows, with the one for the moments."""
+        groups = 1 if self.columns is None else -(-self.problem.width // self.columns)
+        sweeps = {
+            "power": 22,
+            "exact": 2,
+            "krylov": self.steps + 1 if self.side == "parameters" else (2 * self.steps + 2) * groups,
+        }[self.problem.method]
+        return sweeps + (self.problem.moment_examples > 0)
+
+    @cached_property
+    def flops(self) -> float:
+        p = self.problem
+        sweeps = self.passes - (p.moment_examples > 0)
+        moments = p.moment_examples * p.gradient_flops
+        if p.method == "exact":
+            return moments + 2 * p.examples * p.gradient_flops + 2.0 * p.rows * p.parameters * min(p.rows, p.parameters)
+        if self.engine == "products":
+            return moments + self.steps * 5 * p.width * p.forward_flops * p.rows
+        again = (0 if p.moments_over_data else 1) if self.keep else sweeps
+        products = self.steps + 1 if p.method == "krylov" else 11
+        matrix = products * 4.0 * p.rows * p.parameters * p.width
+        return moments + again * p.examples * p.gradient_flops + matrix + self._orthogonalisation()
+
+    def _orthogonalisation(self) -> float:
+        p = self.problem
+        length = p.parameters if self.side == "parameters" else p.rows
+        return 4.0 * length * p.width**2 * self.steps * (self.steps + 1)
+
+    @cached_property
+    def seconds(self) -> float:
+        """A rough guess for two CPU cores; good for comparing plans."""
+        p = self.problem
+        sweeps = self.passes - (p.moment_examples > 0)
+        network = p.moment_examples * p.gradient_flops
+        if self.engine == "products" and p.method != "exact":
+            return (network + self.steps * 5.0 * p.width * p.forward_flops * p.rows) / NETWORK_RATE
+        again = (0 if p.moments_over_data else 1) if self.keep else sweeps
+        network += again * p.examples * p.gradient_flops
+        return network / NETWORK_RATE + max(self.flops - network, 0) / MATRIX_RATE
+
+    def __str__(self) -> str:
+        p = self.problem
+        rank = f"rank {p.rank}" if p.rank is not None else f"as many components as explain {p.variance:.1%}"
+        where = "kept in memory" if self.keep else "recomputed in each pass"
+        columns = "all" if self.columns is None else f"{self.columns} at a time"
+        lines = [
+            f"Plan: {p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {rank}",
+            f"  method    {p.method}, on the {self.side}' side, blocks of {p.width} columns ({columns})",
+            f"  engine    {self.engine}{' (close: both will be timed)' if self.engines_close else ''}, {where}",
+            f"  batches   {self.microbatch} examples through the network{', unrolled' if self.unrolled else ''}, "
+            f"{self.chunk} against the basis",
+            f"  passes    about {self.passes}, {self.flops:.1e} FLOP",
+            f"  memory    {human(self.peak_bytes)} at its peak, budget {human(self.budget)}",
+        ]
+        lines += [f"    {human(size):>10}  {name}" for name, size in self.parts.items() if size]
+        return "\n".join(lines)
+
+
+def make_plan(
+    model: Model,
+    examples: Examples,
+    rank: int | float,
+    *,
+    method: Method = "krylov",
+    engine: Engine | None = None,
+    side: Side | None = None,
+    keep: bool | None = None,
+    memory: int | str | None = None,
+    oversamples: int = 10,
+    on_host: bool | None = None,
+) -> Plan:
+    """The cheapest way that fits in `memory`, or a `MemoryError` that says what to change."""
+    if method not in ("krylov", "power", "exact"):
+        raise ValueError(f"method={method!r} is unknown: choose 'krylov', 'power' or 'exact'")
+    if engine not in (None, "gradients", "products"):
+        raise ValueError(f"engine={engine!r} is unknown: choose 'gradients' or 'products', or None to let it be chosen")
+    if side not in (None, "parameters", "examples"):
+        raise ValueError(f"side={side!r} is unknown: choose 'parameters' or 'examples', or None to let it be chosen")
+    problem = describe(model, examples, rank, method, oversamples, on_host)
+    budget = parse_memory(memory)
+    possible = [plan for plan in _candidates(problem, budget) if method != "krylov" or side in (None, plan.side)]
+    possible = [plan for plan in possible if method == "exact" or keep in (None, plan.keep)]
+    candidates = [plan for plan in possible if plan.peak_bytes <= budget]
+    mine = [plan for plan in candidates if engine in (None, plan.engine)]
+    if not mine:
+        raise MemoryError(_too_large(problem, budget, [plan for plan in possible if engine in (None, plan.engine)]))
+    best = min(mine, key=lambda plan: plan.seconds)
+    rivals = [plan.seconds for plan in candidates if plan.engine != best.engine]
+    close = engine is None and method != "exact" and bool(rivals) and min(rivals) < CLOSE * best.seconds
+    return replace(best, engines_close=close and best.seconds > WORTH_TIMING_SECONDS)
+
+
+def describe(
+    model: Model, examples: Examples, rank: int | float, method: Method, oversamples: int, on_host: bool | None
+) -> Problem:
+    """Sizes and costs of the problem; checks `rank`."""
+    example = examples.example()
+    outputs = model.outputs(example)
+    rows, P = len(examples) * outputs, model.layout.size
+    count, variance = parse_rank(rank, rows, P)
+    if variance is not None and method == "power":
+        raise ValueError(f"rank={rank} is a fraction, but method='power' needs a number of components")
+    flops, activations, convolutional = _inspect(model, example)
+    over_data = model.needs_moments and model.expectation == "data"
+    return Problem(
+        examples=len(examples), outputs=outputs, parameters=P, itemsize=model.layout.dtype.itemsize,
+        forward_flops=flops, activation_bytes=activations, convolutional=convolutional,
+        rank=count, variance=variance, oversamples=oversamples, method=method,
+        moment_examples=0 if not model.needs_moments else len(examples) if over_data else model.samples,
+        moments_over_data=over_data,
+        on_host=jax.default_backend() == "cpu" if on_host is None else on_host,
+    )  # fmt: skip
+
+
+def parse_rank(rank: int | float, rows: int, parameters: int) -> tuple[int | None, float | None]:
+    """`(count, None)` or `(None, fraction of variance)`."""
+    if isinstance(rank, (bool, np.bool_)) or not isinstance(rank, (int, float, np.integer, np.floating)):
+        raise TypeError(f"rank={rank!r} must be a number of components or a fraction of variance between 0 and 1")
+    limit = min(rows, parameters)
+    if isinstance(rank, (float, np.floating)):
+        if not 0 < rank < 1:
+            raise ValueError(f"rank={rank} is not a fraction: use 0 < rank < 1 for explained variance, or an integer")
+        return None, float(rank)
+    if rank < 1:
+        raise ValueError(f"rank={rank} is not positive: use 1 or more")
+    if rank > limit:
+        raise ValueError(f"rank={rank} exceeds min(rows, parameters)={limit}: lower rank or add examples")
+    return int(rank), None
+
+
+def _inspect(model: Model, example: Any) -> tuple[float, int, bool]:
+    """FLOPs of one forward pass, bytes of its intermediate values, and whether it convolves."""
+    arguments = (model.params, example, jax.random.key(0))
+    try:
+        flops = float(jax.jit(model.score_of).lower(*arguments).cost_analysis()["flops"])
+    except (TypeError, KeyError, NotImplementedError):
+        flops = 0.0
+    jaxpr = jax.make_jaxpr(model.score_of)(*arguments)
+    return max(flops, 2.0 * model.layout.size), _intermediate_bytes(jaxpr), "conv_general_dilated" in str(jaxpr)
+
+
+def _intermediate_bytes(jaxpr: Any) -> int:
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    total = 0
+    for equation in inner.eqns:
+        nested = [value for value in equation.params.values() if hasattr(value, "eqns") or hasattr(value, "jaxpr")]
+        if nested:
+            total += sum(_intermediate_bytes(value) for value in nested)
+        else:
+            total += sum(v.aval.size * 4 for v in equation.outvars if hasattr(v.aval, "size"))
+    return total
+
+
+def _candidates(p: Problem, budget: int) -> list[Plan]:
+    """Every way to run the problem, with its memory; those over budget are for the caller to drop."""
+    if p.method == "exact":
+        return [_gradient_plan(p, budget, keep=True, side="examples", blocks=1, columns=None)]
+    if p.method == "power":
+        plans = [_gradient_plan(p, budget, keep, "examples", 1, None) for keep in (True, False)]
+        return [*plans, _product_plan(p, budget, "examples", 1, None)]
+    plans = []
+    for blocks in (_most_blocks(p), *range(_most_blocks(p) - 1, FEWEST_BLOCKS - 1, -2)):
+        plans += [_gradient_plan(p, budget, keep, "parameters", blocks, None) for keep in (True, False)]
+        plans.append(_product_plan(p, budget, "parameters", blocks, None))
+    for columns in (None, *(c for c in (64, 32, 16, 8, 4, 2, 1) if c < p.width)):
+        plans += [_gradient_plan(p, budget, keep, "examples", MOST_BLOCKS, columns) for keep in (True, False)]
+        plans.append(_product_plan(p, budget, "examples", MOST_BLOCKS, columns))
+    return plans
+
+
+def _most_blocks(p: Problem) -> int:
+    needed = -(-min(p.rows, p.parameters) // p.width)
+    return max(FEWEST_BLOCKS, min(MOST_BLOCKS if p.variance is None else 4 * MOST_BLOCKS, needed + 1))
+
+
+def _gradient_plan(p: Problem, budget: int, keep: bool, side: str, blocks: int, columns: int | None) -> Plan:
+    row = p.outputs * p.column_bytes
+    unrolled = p.on_host and p.convolutional and p.parameters >= UNROLL_FROM and p.outputs == 1
+    fitting = int(budget / 8 / (3 * p.activation_bytes + 3 * row))
+    microbatch = 4 if unrolled else int(np.clip(MICROBATCH_BYTES // row, 4, 64))
+    microbatch = max(1, min(microbatch if p.on_host else CHUNK_ROWS, fitting, p.examples))
+    parts = {
+        "moments (mean, Fisher, scale and their sums)": 9 * p.column_bytes,
+        "network and its gradients, two microbatches": microbatch * (3 * p.activation_bytes + 3 * row),
+        **_block_parts(p, side, blocks, columns),
+    }
+    if keep:
+        parts["all gradients"] = p.examples * row
+    spare = budget - sum(parts.values())
+    chunk = int(np.clip(spare // row if spare > 0 else 1, microbatch, -(-CHUNK_ROWS // p.outputs)))
+    chunk = min(chunk, -(-p.examples // microbatch) * microbatch)
+    if not (keep and p.moments_over_data and side == "examples"):
+        parts["a chunk of gradients"] = min(chunk, p.examples) * row
+    return Plan(p, budget, "gradients", keep, side, blocks, columns, microbatch, chunk, unrolled, parts=parts)
+
+
+def _product_plan(p: Problem, budget: int, side: str, blocks: int, columns: int | None) -> Plan:
+    microbatch = min(32, p.examples)
+    group = min(columns or 32, 32, p.width)
+    parts = {
+        "moments (mean, Fisher, scale and their sums)": 9 * p.column_bytes,
+        "network, tangents and cotangents": microbatch * 3 * p.activation_bytes * group + 4 * group * p.column_bytes,
+        "scaled tangents": 2 * (columns or p.width) * p.column_bytes,
+        **_block_parts(p, side, blocks, columns),
+    }
+    return Plan(p, budget, "products", False, side, blocks, columns, microbatch, group, False, parts=parts)
+
+
+def _block_parts(p: Problem, side: str, blocks: int, columns: int | None) -> dict[str, int]:
+    wide = p.width * p.column_bytes
+    tall = p.width * p.rows
+    if p.method == "exact":
+        count = min(p.rank or min(p.rows, p.parameters), p.rows, p.parameters)
+        smaller = min(p.rows, p.parameters)
+        return {"Gram matrix and its eigenvectors": 4 * 8 * smaller**2, "both sides": 3 * count * (p.column_bytes + 8 * p.rows)}
+    if side == "parameters":
+        return {
+            f"basis: {blocks} blocks and work space, parameters x columns": (blocks + 3) * wide,
+            "images of the basis, rows x columns": (blocks + 6) * tall * p.itemsize,
+        }
+    work = 2 * wide if columns is None else wide + 2 * columns * p.column_bytes
+    final = (p.rank or p.width) * p.column_bytes
+    return {
+        "right vectors and work space, parameters x columns": work + final,
+        f"basis: {blocks} blocks, images and work space, rows x columns, float64": (2 * blocks + 4) * tall * 8,
+    }
+
+
+def _too_large(p: Problem, budget: int, plans: list[Plan]) -> str:
+    least = min(plans, key=lambda plan: plan.peak_bytes)
+    rank = "" if p.rank is None else f", lower rank={p.rank}"
+    return (
+        f"memory={human(budget)} is too little: the leanest way needs {human(least.peak_bytes)}, most of it for "
+        f"{max(least.parts, key=least.parts.get)}. Raise memory{rank}, or let fewer of the {p.parameters:,} parameters take "
+        "part with parameters=..."
+    )
+
+
+def parse_memory(memory: int | str | None) -> int:
+    """Bytes; from a number, from text such as "4GB", or half of what the machine has free."""
+    if memory is None:
+        return available_bytes() // 2
+    if isinstance(memory, (int, float)) and not isinstance(memory, bool) and memory > 0:
+        return int(memory)
+    match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)i?B?\s*", str(memory), re.IGNORECASE)
+    if not match or float(match[1]) <= 0:
+        raise ValueError(f"memory={memory!r} is not a size: use bytes, or text such as '4GB' or '500MB'")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+def available_bytes() -> int:
+    """Memory the machine can still give, within a container's limit where there is one."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        return free if limit == "max" else max(min(free, int(limit) - used), 0)
+    except (OSError, ValueError):
+        return free
+
+
+def human(size: float) -> str:
+    """1536 -> '1.5 kB'."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"

@@ -1,0 +1,72 @@
+"""scikit-learn's contract around `nfk.fit`: for Pipeline, GridSearchCV, clone and set_output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from nfk.fitting import fit
+from nfk.models import Model
+
+
+class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Embed examples by the top eigenfunctions of a model's Fisher kernel.
+
+    `n_components` is a number, or a fraction of variance to explain. An NTK with several outputs gives
+    `outputs * n_components` features per example. Options are those of `nfk.fit`; after `fit`, `embedding_` is the
+    `nfk.Embedding`.
+
+        make_pipeline(FisherEmbedding(model, n_components=64), LogisticRegression())
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        n_components: int | float = 128,
+        *,
+        random_state: int = 0,
+        method: str = "krylov",
+        engine: str | None = None,
+        memory: int | str | None = None,
+        tol: float = 1e-3,
+        progress: bool | None = None,
+    ) -> None:
+        self.model = model
+        self.n_components = n_components
+        self.random_state = random_state
+        self.method = method
+        self.engine = engine
+        self.memory = memory
+        self.tol = tol
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None) -> FisherEmbedding:
+        self._fit(X)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
+        """The same numbers as `fit(X).transform(X)`, without the pass that `transform` makes."""
+        self._fit(X)
+        return self._per_example(self.embedding_.training)
+
+    def transform(self, X: Any) -> np.ndarray:
+        check_is_fitted(self, "embedding_")
+        return self._per_example(self.embedding_(X, progress=self.progress))
+
+    def _fit(self, X: Any) -> None:
+        if not isinstance(self.model, Model):
+            raise TypeError(f"model is a {type(self.model).__name__}: pass what nfk.classifier, nfk.gan, ... return")
+        self.embedding_ = fit(
+            self.model, X, self.n_components, key=self.random_state, method=self.method, engine=self.engine,
+            memory=self.memory, tol=self.tol, progress=self.progress,
+        )  # fmt: skip
+        self.n_components_ = self.embedding_.rank
+        self.singular_values_ = self.embedding_.singular_values
+        self.explained_variance_ratio_ = self.embedding_.explained_variance_ratio
+        self._n_features_out = self.embedding_.rank * self.embedding_.outputs
+
+    def _per_example(self, rows: np.ndarray) -> np.ndarray:
+        return rows.reshape(-1, self._n_features_out)

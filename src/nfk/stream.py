@@ -1,0 +1,143 @@
+"""Running a per-batch function over a data set: slices, padding, prefetch. Knows nothing of what is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from nfk.progress import Reporter
+
+CHECK_SLAB = 4096
+
+
+class Examples:
+    """N examples behind one interface: `len`, and `slice(start, stop)` as a pytree of arrays.
+
+    `source` is an array, a memory map, a pytree (dict, tuple) of arrays with one common length, a list of examples, or
+    any object with `__len__` and slices. Nothing is copied that need not be.
+    """
+
+    def __init__(self, source: Any, name: str = "X") -> None:
+        if isinstance(source, Examples):
+            source, name = source.source, source.name
+        if isinstance(source, list):
+            source = jax.tree.map(lambda *leaves: np.stack(leaves), *source) if source else np.zeros((0,))
+        self.source, self.name = source, name
+        self._is_tree = isinstance(source, (dict, tuple)) or hasattr(source, "shape")
+        self._length = self._measure()
+
+    def _measure(self) -> int:
+        if not self._is_tree:
+            if not (hasattr(self.source, "__len__") and hasattr(self.source, "__getitem__")):
+                raise TypeError(
+                    f"{self.name} is a {type(self.source).__name__}, which has no length and slices: pass an array, "
+                    "a pytree of arrays, or an object with __len__ and __getitem__(slice)"
+                )
+            return len(self.source)
+        lengths = {}
+        for path, leaf in jax.tree_util.tree_flatten_with_path(self.source)[0]:
+            place = self.name + jax.tree_util.keystr(path)
+            if np.ndim(leaf) == 0:
+                raise ValueError(f"{place} is a scalar: the first axis must run over the examples")
+            lengths[place] = len(leaf)
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"the arrays of {self.name} differ in length: {lengths}; give each one row per example")
+        return next(iter(lengths.values()))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def slice(self, start: int, stop: int) -> Any:
+        if self._is_tree:
+            return jax.tree.map(lambda leaf: leaf[start:stop], self.source)
+        return self.source[start:stop]
+
+    def example(self) -> Any:
+        """The first example, as numpy arrays."""
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.slice(0, 1))
+
+    def check(self) -> None:
+        """At least one example, and every number finite. One read of the data; sources that are not arrays are
+        checked as their batches pass."""
+        if len(self) == 0:
+            raise ValueError(f"{self.name} holds no examples: pass at least two")
+        if self._is_tree:
+            for start in range(0, len(self), CHECK_SLAB):
+                check_finite(self.slice(start, min(start + CHECK_SLAB, len(self))), start, self.name)
+
+
+def check_finite(batch: Any, start: int, name: str) -> None:
+    for leaf in jax.tree.leaves(batch):
+        leaf = np.asarray(leaf)
+        if not np.issubdtype(leaf.dtype, np.floating) or np.isfinite(leaf).all():
+            continue
+        bad = start + int(np.argmin(np.isfinite(leaf.reshape(len(leaf), -1)).all(axis=1)))
+        raise ValueError(f"{name}[{bad}] holds NaN or infinity: remove or repair that example")
+
+
+def padded(batch: Any, size: int) -> Any:
+    """The batch with its last example repeated up to `size`, so that one compiled shape serves every batch."""
+
+    def pad(leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        missing = size - len(leaf)
+        return leaf if missing == 0 else np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)])
+
+    return jax.tree.map(pad, batch)
+
+
+def run(
+    function: Callable[[Any], Any], examples: Examples, start: int, stop: int, size: int, reporter: Reporter
+) -> Iterator[tuple[int, int, Any]]:
+    """Yield `(begin, end, function(batch))` over examples[start:stop] in batches of one padded shape.
+
+    The next batch is dispatched before this one is handed out, so the device works while the host reads.
+    """
+
+    def dispatch(begin: int) -> tuple[int, int, Any]:
+        end = min(begin + size, stop)
+        batch = examples.slice(begin, end)
+        if not examples._is_tree:
+            check_finite(batch, begin, examples.name)
+        return begin, end, function(padded(batch, size))
+
+    ahead = dispatch(start)
+    while ahead is not None:
+        begin, end, _ = now = ahead
+        ahead = dispatch(end) if end < stop else None
+        yield now
+        reporter.advance(end - begin)
+
+
+class Generated:
+    """`count` examples drawn from `sample(key, n)`, made again whenever they are read and never stored.
+
+    Drawn in blocks of one fixed size with a key per block, so the examples do not depend on how they are batched.
+    """
+
+    BLOCK = 256
+
+    def __init__(self, sample: Callable[[jax.Array, int], Any], key: jax.Array, count: int) -> None:
+        self._sample, self._key, self._count = sample, key, count
+        self._last: tuple[int, Any] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, rows: slice) -> Any:
+        start, stop, _ = rows.indices(self._count)
+        blocks = []
+        for index in range(start // self.BLOCK, -(-stop // self.BLOCK)):
+            first = index * self.BLOCK
+            begin, end = max(start - first, 0), min(stop - first, self.BLOCK)
+            blocks.append(jax.tree.map(lambda leaf, b=begin, e=end: leaf[b:e], self._block(index)))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *blocks)
+
+    def _block(self, index: int) -> Any:
+        if self._last is None or self._last[0] != index:
+            drawn = self._sample(jax.random.fold_in(self._key, index), self.BLOCK)
+            self._last = (index, jax.tree.map(np.asarray, drawn))
+        return self._last[1]

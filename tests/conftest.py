@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import os
+
+# Before jax starts: four simulated devices, as a laptop with accelerators would have.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+
+import jax
+import numpy as np
+import pytest
+from registry import CASES, Case
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request):
+    """Each precision in turn; float64 with jax's 64-bit types switched on."""
+    if request.param == "float32":
+        yield np.dtype(np.float32)
+    else:
+        with jax.enable_x64(True):
+            yield np.dtype(np.float64)
+
+
+@pytest.fixture(params=list(CASES))
+def case(request, dtype) -> Case:
+    return CASES[request.param](dtype)
+
+
+@pytest.fixture
+def close(dtype):
+    """Compare with a tolerance that suits the precision, relative to the largest entry."""
+    tolerance = 2e-4 if dtype == np.float32 else 1e-9
+
+    def check(actual, expected, factor: float = 1.0):
+        actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+        scale = np.abs(expected).max() or 1.0
+        np.testing.assert_allclose(actual / scale, expected / scale, rtol=0, atol=tolerance * factor)
+
+    return check

@@ -1,0 +1,165 @@
+"""The laws of the design, over every model of the registry, in both precisions, against the dense definition."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import nfk
+from nfk import kernel
+from nfk.features import GradientFeatures, ProductFeatures
+from nfk.fitting import _Fit
+from nfk.plan import make_plan
+from nfk.progress import Reporter
+from nfk.stream import Examples
+
+SILENT = Reporter(show=False)
+
+
+def engine(case, name, unrolled=False, **options):
+    differentiator, examples = case.differentiators[unrolled], Examples(case.X)
+    if name == "gradients":
+        return GradientFeatures(differentiator, examples, case.moments, **{"microbatch": 7, "chunk": 14, **options})
+    return ProductFeatures(differentiator, examples, case.moments, **{"microbatch": 7, "columns": 4, **options})
+
+
+VARIANTS = {
+    "gradients": lambda case: engine(case, "gradients"),
+    "gradients unrolled": lambda case: engine(case, "gradients", unrolled=True),
+    "gradients kept": lambda case: engine(case, "gradients", keep=True),
+    "gradients on a device": lambda case: engine(case, "gradients", on_host=False),
+    "products": lambda case: engine(case, "products"),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_engine_is_the_dense_definition(case, close, variant):
+    V = case.V
+    operator = VARIANTS[variant](case)
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((V.shape[1], 6)).astype(operator.dtype)
+    W = rng.standard_normal((V.shape[0], 6)).astype(operator.dtype)
+    block = M if operator.on_host else jax.numpy.asarray(M)
+    for _ in range(2):  # the second time, from rows that were kept
+        close(operator.matmat(block), V @ M)
+        close(operator.rmatmat(W), V.T @ W)
+        left, right = operator.fused(block)
+        close(left, V @ M)
+        close(right, V.T @ (V @ M))
+    close(operator.dense(), V)
+    close(operator.trace(), np.sum(V**2))
+
+
+@pytest.mark.parametrize("name", ["gradients", "products"])
+def test_adjoint(case, close, name):
+    operator = engine(case, name)
+    rng = np.random.default_rng(1)
+    M = rng.standard_normal((operator.shape[1], 3)).astype(operator.dtype)
+    W = rng.standard_normal((operator.shape[0], 3)).astype(operator.dtype)
+    close(np.sum(operator.matmat(M) * W), np.sum(M * operator.rmatmat(W)))
+
+
+def test_moments_are_the_dense_moments(case, close):
+    dense = kernel.moments(case.model, case.X)
+    for microbatch in (1, 16):
+        streamed = case.moments_in_batches_of(microbatch)
+        close(streamed.mean, dense.mean)
+        close(streamed.scale, dense.scale, factor=5)
+
+
+def test_full_rank_gives_the_kernel(case, close):
+    E = case.full(case.X)
+    close(E @ E.T, case.K)
+
+
+def test_gram_is_the_kernel_of_two_sets(case, close):
+    first, second = (jax.tree.map(lambda leaf, rows=rows: leaf[rows], case.X) for rows in (slice(0, 40), slice(5, 9)))
+    close(nfk.gram(case.model, first, second), case.K[:, 5 * case.outputs : 9 * case.outputs])
+
+
+def test_low_rank_error_is_the_optimal_one(case, close):
+    E = case.embedding(case.X)
+    close(np.linalg.norm(case.K - E @ E.T, 2) / case.values[0], case.values[4] / case.values[0])
+
+
+WAYS = {
+    "parameters' side": {"side": "parameters"},
+    "examples' side": {"side": "examples"},
+    "products": {"engine": "products"},
+    "power": {"method": "power"},
+    "exact": {"method": "exact"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_fit_then_transform_is_fit_transform(case, close, way):
+    embedding = nfk.fit(case.model, case.X, 4, tol=case.tol, **WAYS[way])
+    close(embedding.eigenvalues, case.values[:4])
+    close(embedding(case.X), embedding.training)
+    close(embedding.training.T @ embedding.training, np.diag(embedding.eigenvalues))
+
+
+def test_new_examples_get_the_baseline_embedding(case, close):
+    """Against the paper's Algorithm 1, up to the sign of each column."""
+    X_new = jax.tree.map(lambda leaf: leaf[::-1][:9], case.X)
+    values, expected = kernel.baseline(case.model, case.X, 3, X_new)
+    found = case.full(X_new)[:, :3]
+    close(case.full.eigenvalues[:3], values)
+    close(found @ found.T, expected @ expected.T, factor=5)
+
+
+@pytest.mark.parametrize("options", [{"microbatch": 1, "chunk": 1}, {"microbatch": 16, "chunk": 32}])
+def test_chunk_size_changes_nothing(case, close, options):
+    M = np.random.default_rng(2).standard_normal((case.model.layout.size, 3)).astype(case.model.layout.dtype)
+    close(engine(case, "gradients", **options).matmat(M), engine(case, "gradients").matmat(M))
+
+
+def test_an_example_has_one_embedding_in_any_batch(case, close):
+    whole = case.embedding(case.X)
+    rows = case.outputs
+    for index in (0, 17, 39):
+        alone = case.embedding(jax.tree.map(lambda leaf, i=index: leaf[i : i + 1], case.X))
+        close(alone, whole[index * rows : (index + 1) * rows])
+
+
+def test_save_then_load_is_the_identity(case, tmp_path):
+    embedding = case.embedding
+    again = nfk.load(embedding.save(tmp_path / "run"), case.model)
+    np.testing.assert_array_equal(again(case.X), embedding(case.X))
+    np.testing.assert_array_equal(again.residuals, embedding.residuals)
+    assert (again.trace, again.passes, again.rank) == (embedding.trace, embedding.passes, embedding.rank)
+
+
+def test_every_residual_bounds_the_true_error(case):
+    """An eigenvalue lies within each residual, always; and once they are small it is the one of the same index."""
+    rounding = (1e-11 if case.double else 1e-5) * case.values[0]
+    for tol in (0.5, 1e-8 if case.double else 1e-3):
+        embedding = nfk.fit(case.model, case.X, 6, tol=tol, oversamples=0)
+        assert embedding.residuals.max() <= tol
+        bound = embedding.residuals * embedding.eigenvalues + rounding
+        nearest = np.abs(embedding.eigenvalues[:, None] - case.values).min(axis=1)
+        assert (nearest <= bound).all()
+    assert (np.abs(embedding.eigenvalues - case.values[:6]) <= bound).all()
+
+
+def test_a_fraction_of_variance_is_explained_by_the_fewest(case):
+    share = np.cumsum(case.values) / case.values.sum()
+    embedding = nfk.fit(case.model, case.X, 0.9)
+    expected = int(np.argmax(share >= 0.9)) + 1
+    assert embedding.explained_variance_ratio.sum() >= 0.9 - 1e-6
+    assert abs(embedding.rank - expected) <= (share[embedding.rank - 1] < 0.9 + 1e-5)
+
+
+def test_a_device_basis_gives_the_same_fit(case, close):
+    plan = make_plan(case.model, Examples(case.X), 4, side="parameters", on_host=False)
+    embedding = _Fit(case.model, Examples(case.X), plan, 0, case.tol, 30, SILENT).run(4)
+    assert isinstance(embedding.right, jax.Array)
+    close(embedding.eigenvalues, case.embedding.eigenvalues)
+    E, F = embedding(case.X), case.embedding(case.X)
+    close(E @ E.T, F @ F.T)
+
+
+def test_runs_are_reproducible(case):
+    again = nfk.fit(case.model, case.X, 4, tol=case.tol)
+    np.testing.assert_array_equal(again.training, case.embedding.training)

@@ -1,0 +1,180 @@
+"""The SVD on matrices with a prescribed spectrum: what is found, how exactly, and whether the bound holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nfk.blocks import add_product, gram, orthonormalise
+from nfk.svd import ConvergenceWarning, Goal, exact, krylov, power
+
+
+class Matrix:
+    """A dense matrix as an operator."""
+
+    def __init__(self, V: np.ndarray) -> None:
+        self.V, self.shape, self.dtype, self.on_host, self.passes = V, V.shape, V.dtype, True, 0
+
+    def _pass(self) -> None:
+        self.passes += 1
+
+    def matmat(self, block):
+        self._pass()
+        return self.V @ block
+
+    def rmatmat(self, weights):
+        self._pass()
+        return self.V.T @ weights.astype(self.dtype)
+
+    def fused(self, block):
+        self._pass()
+        return self.V @ block, self.V.T @ (self.V @ block)
+
+    def dense(self):
+        self._pass()
+        return self.V.copy()
+
+    def trace(self):
+        return float(np.sum(self.V.astype(np.float64) ** 2))
+
+    def label(self, text):
+        pass
+
+
+SPECTRA = {
+    "flat": np.ones(60),
+    "geometric": 0.8 ** np.arange(60),
+    "step": np.r_[np.full(7, 10.0), np.full(53, 0.1)],
+    "slow": 1 / np.sqrt(1 + np.arange(60)),
+    "rank-deficient": np.r_[1 + np.arange(5.0), np.zeros(55)],
+    "zero": np.zeros(60),
+}
+
+
+def matrix(spectrum: np.ndarray, rows: int, columns: int, dtype=np.float64, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    left = np.linalg.qr(rng.standard_normal((rows, len(spectrum))))[0]
+    right = np.linalg.qr(rng.standard_normal((columns, len(spectrum))))[0]
+    return ((left * spectrum) @ right.T).astype(dtype)
+
+
+def decompose(V: np.ndarray, rank: int | float, method: str, tol: float = 1e-6, **options):
+    operator = Matrix(V)
+    fraction = isinstance(rank, float)
+    goal = Goal(None if fraction else rank, rank if fraction else None, tol, operator.trace, min(V.shape))
+    seed = np.random.default_rng(1)
+    if method == "power":
+        return power(operator, rank, seed=seed)
+    if method == "exact":
+        return exact(operator, goal)
+    return krylov(operator, goal, seed=seed, width=min(20 if fraction else rank + 4, *V.shape), side=method, **options)
+
+
+METHODS = ["parameters", "examples", "power", "exact"]
+
+
+@pytest.mark.parametrize("shape", [(80, 200), (200, 80), (60, 60)])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", SPECTRA)
+def test_prescribed_spectra_are_found(name, method, shape, dtype):
+    spectrum = np.sort(SPECTRA[name])[::-1]
+    V = matrix(spectrum, *shape, dtype)
+    svd = decompose(V, 10, method, tol=1e-6 if dtype == np.float64 else 1e-3)
+    tolerance = (1e-9 if dtype == np.float64 else 2e-5) * max(spectrum[0], 1e-30)
+    if method == "power" and name in ("slow", "geometric"):
+        tolerance = 5e-2 * spectrum[0]  # ten power iterations do not converge: the residuals must say so, below
+    np.testing.assert_allclose(svd.singular_values, spectrum[:10], atol=tolerance)
+    error = np.abs(svd.singular_values[:, None] ** 2 - np.r_[spectrum, 0] ** 2).min(axis=1)
+    assert (error <= svd.residuals * svd.singular_values**2 + tolerance * max(spectrum[0], 1)).all()
+    assert np.isfinite(svd.left).all()
+    assert np.isfinite(svd.right).all()
+    alive = svd.singular_values > 0
+    for side in (svd.left, svd.right):
+        np.testing.assert_allclose(side[:, alive].T @ side[:, alive], np.eye(alive.sum()), atol=1e-4)
+        assert not side[:, ~alive].any()
+    approximation = (svd.left * svd.singular_values) @ svd.right.T
+    left_over = np.linalg.norm(V - approximation, 2) if V.any() else 0
+    assert left_over <= spectrum[10] + 10 * tolerance + 1e-30
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_projectors_agree_with_numpy(method):
+    """Vectors are unique up to sign or rotation; the projector on the leading subspace is unique."""
+    V = matrix(np.r_[np.linspace(10, 5, 6), np.linspace(1, 0.1, 50)], 120, 90)
+    svd = decompose(V, 6, method)
+    left, _, right = np.linalg.svd(V)
+    np.testing.assert_allclose(svd.left @ svd.left.T, left[:, :6] @ left[:, :6].T, atol=1e-7)
+    np.testing.assert_allclose(svd.right @ svd.right.T, right[:6].T @ right[:6], atol=1e-7)
+
+
+def test_krylov_is_more_exact_than_power_in_half_the_passes():
+    V = matrix(1 / np.sqrt(1 + np.arange(150.0)), 300, 400)
+    values = 1 / (1 + np.arange(20.0))
+    ours, paper = decompose(V, 20, "parameters", tol=1e-4), decompose(V, 20, "power")
+    assert 2 * ours.passes <= paper.passes == 22
+    worst = [np.max(np.abs(svd.singular_values**2 / values - 1)) for svd in (ours, paper)]
+    assert worst[0] < worst[1] / 100
+
+
+@pytest.mark.parametrize("side", ["parameters", "examples"])
+@pytest.mark.parametrize("share", [0.3, 0.8, 0.99])
+def test_a_fraction_needs_the_fewest_components(side, share):
+    spectrum = 1 / (1 + np.arange(60.0)) ** 0.7
+    svd = decompose(matrix(spectrum, 100, 150), share, side, most_blocks=10)
+    needed = int(np.argmax(np.cumsum(spectrum**2) / np.sum(spectrum**2) >= share)) + 1
+    assert len(svd.singular_values) == needed
+
+
+@pytest.mark.parametrize("side", ["parameters", "examples"])
+def test_restarts_reach_the_tolerance_with_few_blocks(side):
+    V = matrix(1 / (1 + np.arange(200.0)), 300, 260)
+    svd = decompose(V, 8, side, tol=1e-5, most_blocks=3)
+    assert svd.residuals.max() <= 1e-5
+    np.testing.assert_allclose(svd.singular_values, 1 / (1 + np.arange(8.0)), rtol=1e-8)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_groups_of_columns_change_nothing(columns):
+    V = matrix(0.9 ** np.arange(50), 70, 90)
+    whole, grouped = decompose(V, 6, "examples"), decompose(V, 6, "examples", columns=columns)
+    np.testing.assert_allclose(grouped.singular_values, whole.singular_values, rtol=1e-10)
+    assert grouped.residuals.max() <= 1e-6
+
+
+def test_too_few_steps_warn_and_tell_the_truth():
+    V = matrix(1 / np.sqrt(1 + np.arange(150.0)), 300, 400)
+    with pytest.warns(ConvergenceWarning, match="worst residual"):
+        svd = decompose(V, 20, "parameters", tol=1e-8, most_steps=2)
+    assert svd.residuals.max() > 1e-8
+
+
+def test_the_largest_entry_of_each_left_vector_is_positive():
+    svd = decompose(matrix(0.7 ** np.arange(30), 50, 40), 5, "parameters")
+    assert (svd.left[np.abs(svd.left).argmax(axis=0), np.arange(5)] > 0).all()
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "sliced"])
+def test_add_product_updates_in_place_whatever_the_layout(layout, dtype):
+    rng = np.random.default_rng(0)
+    left, right = rng.standard_normal((30, 7)).astype(dtype), rng.standard_normal((7, 5)).astype(dtype)
+    total = rng.standard_normal((30, 5)).astype(dtype)
+    expected = total + 0.5 * left @ right
+    if layout == "F":
+        left, right = np.asfortranarray(left), np.asfortranarray(right)
+    elif layout == "sliced":
+        left, right = np.repeat(left, 2, axis=1)[:, ::2], np.repeat(right, 2, axis=0)[::2]
+    result = add_product(total, left, right, 0.5)
+    assert result is total
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+
+
+def test_orthonormalise_keeps_directions_that_one_gram_matrix_cannot_see():
+    """Columns of lengths 1 to 1e-5 in float32: their Gram matrix spans ten orders of magnitude."""
+    rng = np.random.default_rng(0)
+    basis = [np.linalg.qr(rng.standard_normal((500, 10)))[0].astype(np.float32)]
+    directions = np.linalg.qr(rng.standard_normal((500, 6)))[0]
+    block = (directions * 10.0 ** -np.arange(6)).astype(np.float32)
+    found = orthonormalise(block @ rng.standard_normal((6, 6)).astype(np.float32), basis, 1.0)
+    assert found.shape[1] == 6
+    np.testing.assert_allclose(gram(found, found), np.eye(6), atol=1e-5)
+    np.testing.assert_allclose(gram(basis[0], found), 0, atol=1e-5)
