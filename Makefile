@@ -28,7 +28,8 @@ test: $(VENV)/ready
 	$(RUN) -m pytest
 
 bench: $(VENV)/ready
-	$(RUN) -m benchmarks.core --output results/core.json
+	$(RUN) -m benchmarks.core --output results/core.json > /dev/null
+	$(RUN) -m benchmarks.report
 
 bench-quick: $(VENV)/ready
 	$(RUN) -m benchmarks.core --quick

@@ -10,7 +10,7 @@ import nfk
 from nfk import kernel
 from nfk.features import GradientFeatures, ProductFeatures
 from nfk.fitting import _Fit
-from nfk.plan import make_plan
+from nfk.planning import make_plan
 from nfk.progress import Reporter
 from nfk.stream import Examples
 

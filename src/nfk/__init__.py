@@ -4,7 +4,7 @@ from nfk.embedding import Embedding, load
 from nfk.fitting import fit, plan
 from nfk.kernel import gram
 from nfk.models import Model, classifier, density, energy, gan, network, vae
-from nfk.plan import Plan
+from nfk.planning import Plan
 from nfk.svd import ConvergenceWarning, Interrupted
 
 __all__ = [

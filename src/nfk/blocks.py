@@ -128,14 +128,15 @@ def orthonormalise(block: Block, basis: list[Block], scale: float) -> Block:
     """Orthonormal columns with the span of `block`, orthogonal to `basis`; what is shorter than rounding error at
     length `scale` is dropped.
 
-    Through Gram matrices: a Householder QR of a tall block costs fifteen times as much (measured). A Gram matrix shows
-    only directions longer than sqrt(eps) of the longest, so the others are set apart and looked at again on their own;
-    and all is done twice, since one round leaves an error of cond * eps.
+    `block` has been projected out of `basis` once already. Through Gram matrices: a Householder QR of a tall block
+    costs fifteen times as much (measured). A Gram matrix shows only directions longer than sqrt(eps) of the longest, so
+    the others are set apart and looked at again on their own. Then all is done once more, at length one, since the
+    first round leaves an error of cond * eps; what loses most of its length there was rounding error, and goes.
     """
     found: list[Block] = []
     rest = block
     while rest.shape[1]:
-        rest = project_out(rest, basis + found)
+        rest = project_out(rest, found)
         values, vectors = scipy.linalg.eigh(gram(rest, rest))
         eps = np.finfo(rest.dtype).eps
         clear = values > max(len(values) * eps * values[-1], (10 * eps * scale) ** 2)
@@ -149,7 +150,8 @@ def orthonormalise(block: Block, basis: list[Block], scale: float) -> Block:
     del rest, found
     whole = project_out(whole, basis)
     values, vectors = scipy.linalg.eigh(gram(whole, whole))
-    return rotate(whole, vectors / np.sqrt(values))
+    clear = values > 0.01
+    return rotate(whole, vectors[:, clear] / np.sqrt(values[clear]))
 
 
 def joined(blocks: list[Block]) -> Block:

@@ -16,7 +16,7 @@ from nfk.features import GradientFeatures, ProductFeatures
 from nfk.gradients import Differentiator
 from nfk.models import Model
 from nfk.moments import Moments
-from nfk.plan import CHUNK_ROWS, Plan
+from nfk.planning import CHUNK_ROWS, Plan
 from nfk.progress import Reporter
 from nfk.stream import Examples
 from nfk.svd import SVD

@@ -16,7 +16,7 @@ from nfk.features import GradientFeatures, ProductFeatures
 from nfk.gradients import Differentiator
 from nfk.models import Model, split_key
 from nfk.moments import Moments, Sketch, estimate
-from nfk.plan import Engine, Method, Plan, Side, make_plan
+from nfk.planning import Engine, Method, Plan, Side, make_plan
 from nfk.progress import Reporter
 from nfk.stream import Examples, Generated
 from nfk.svd import SVD, Goal, Interrupted, exact, krylov, power

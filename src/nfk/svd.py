@@ -27,6 +27,8 @@ from nfk.blocks import (
     rotate,
 )
 
+DENSE_SLAB = 4096  # rows that the dense baseline turns into float64 at a time
+
 
 class Operator(Protocol):
     """V, rows x P. Blocks of P rows live where the operator wants them; blocks of `rows` rows on the host."""
@@ -356,8 +358,8 @@ def exact(operator: Operator, goal: Goal) -> SVD:
 
 def _gram_float64(V: np.ndarray) -> np.ndarray:
     total = np.zeros((V.shape[1], V.shape[1]))
-    for start in range(0, V.shape[0], 1024):
-        part = V[start : start + 1024].astype(np.float64)
+    for start in range(0, V.shape[0], DENSE_SLAB):
+        part = V[start : start + DENSE_SLAB].astype(np.float64)
         total += part.T @ part
     return total
 
@@ -365,7 +367,7 @@ def _gram_float64(V: np.ndarray) -> np.ndarray:
 def _blockwise(V: np.ndarray, Phi: np.ndarray) -> np.ndarray:
     """V' Phi in float64 sums, a slab of parameters at a time."""
     return np.concatenate([
-        (V[:, a : a + 1024].T.astype(np.float64) @ Phi).astype(V.dtype) for a in range(0, V.shape[1], 1024)
+        (V[:, a : a + DENSE_SLAB].T.astype(np.float64) @ Phi).astype(V.dtype) for a in range(0, V.shape[1], DENSE_SLAB)
     ])  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from nfk.lab import figures
 from nfk.lab.data import Split, digits
 from nfk.lab.networks import LeNet5, as_function
 from nfk.lab.training import accuracy, train_classifier
-from nfk.plan import human
+from nfk.planning import human
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 
@@ -51,7 +51,7 @@ def flat(data: Split) -> np.ndarray:
     return data.images.reshape(len(data), -1)
 
 
-def main(output: Path = Path("demo"), rank: int = 64, epochs: int = 6, seed: int = 0) -> None:
+def main(output: Path = Path("demo"), rank: int = 64, epochs: int = 12, seed: int = 0) -> None:
     """Train LeNet-5 on 4,000 digits, fit its Fisher embedding, and compare it with pixels and PCA on 1,000 others.
 
     Args:
@@ -71,7 +71,7 @@ def main(output: Path = Path("demo"), rank: int = 64, epochs: int = 6, seed: int
 
     apply, params = as_function(network)
     model = nfk.classifier(apply, params)
-    console.print(nfk.plan(model, train.images, rank), style="dim", highlight=False)
+    console.print(str(nfk.plan(model, train.images, rank)), style="dim", highlight=False)
     before, started = peak_memory(), time.perf_counter()
     embedding = nfk.fit(model, train.images, rank, key=seed, save=output / "embedding")
     seconds = time.perf_counter() - started

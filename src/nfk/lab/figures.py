@@ -30,7 +30,7 @@ def spectrum(embedding: Embedding, path: Path, title: str) -> Path:
     right.fill_between(k, 100 * share, color=INK, alpha=0.08, lw=0)
     right.set(xlabel="components", ylabel="% of all variance", title="Explained variance", ylim=(0, 100), xlim=(1, None))
     right.annotate(
-        f"{share[-1]:.1%} at k = {embedding.rank}", (k[-1], 100 * share[-1]), xytext=(-6, -14),
+        f"{share[-1]:.1%} at k = {embedding.rank}", (k[-1], 100 * share[-1]), xytext=(-4, 8),
         textcoords="offset points", ha="right", color=INK,
     )  # fmt: skip
     figure.suptitle(title, fontsize=11)

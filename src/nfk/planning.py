@@ -28,6 +28,7 @@ UNROLL_FROM = 100_000  # parameters from which convolutions are unrolled on a CP
 NETWORK_RATE, MATRIX_RATE = 30e9, 150e9  # FLOP/s; only their ratio matters
 CLOSE = 4.0  # engines whose estimates differ by less are timed
 WORTH_TIMING_SECONDS = 10.0
+FEWER_PASSES = 1.5  # the parameters' side reads the gradients half as often: preferred unless it costs this much more
 
 Engine = Literal["gradients", "products"]
 Method = Literal["krylov", "power", "exact"]
@@ -118,7 +119,7 @@ class Plan:
         if p.method == "exact":
             return moments + 2 * p.examples * p.gradient_flops + 2.0 * p.rows * p.parameters * min(p.rows, p.parameters)
         if self.engine == "products":
-            return moments + self.steps * 5 * p.width * p.forward_flops * p.rows
+            return moments + self.steps * 5.0 * p.width * p.forward_flops * p.examples
         again = (0 if p.moments_over_data else 1) if self.keep else sweeps
         products = self.steps + 1 if p.method == "krylov" else 11
         matrix = products * 4.0 * p.rows * p.parameters * p.width
@@ -136,7 +137,7 @@ class Plan:
         sweeps = self.passes - (p.moment_examples > 0)
         network = p.moment_examples * p.gradient_flops
         if self.engine == "products" and p.method != "exact":
-            return (network + self.steps * 5.0 * p.width * p.forward_flops * p.rows) / NETWORK_RATE
+            return (network + self.steps * 5.0 * p.width * p.forward_flops * p.examples) / NETWORK_RATE
         again = (0 if p.moments_over_data else 1) if self.keep else sweeps
         network += again * p.examples * p.gradient_flops
         return network / NETWORK_RATE + max(self.flops - network, 0) / MATRIX_RATE
@@ -187,7 +188,7 @@ def make_plan(
     mine = [plan for plan in candidates if engine in (None, plan.engine)]
     if not mine:
         raise MemoryError(_too_large(problem, budget, [plan for plan in possible if engine in (None, plan.engine)]))
-    best = min(mine, key=lambda plan: plan.seconds)
+    best = min(mine, key=lambda plan: plan.seconds * (1 if plan.side == "parameters" else FEWER_PASSES))
     rivals = [plan.seconds for plan in candidates if plan.engine != best.engine]
     close = engine is None and method != "exact" and bool(rivals) and min(rivals) < CLOSE * best.seconds
     return replace(best, engines_close=close and best.seconds > WORTH_TIMING_SECONDS)
