@@ -1,6 +1,6 @@
 """The figures of the core, as JSON: accuracy, speed against the paper's algorithm, embedding cost, scaling.
 
-    python -m benchmarks.core [--quick] [--only accuracy] [--output results/core.json]
+python -m benchmarks.core [--quick] [--only accuracy] [--output results/core.json]
 """
 
 from __future__ import annotations
@@ -55,7 +55,13 @@ def main(quick: bool = False, only: Section | None = None, output: Path | None =
 
 def environment() -> dict[str, Any]:
     packages = {name: version(name) for name in ("jax", "numpy", "scipy", "scikit-learn", "flax")}
-    return {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version(), "seed": SEED, **packages}
+    return {
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "seed": SEED,
+        **packages,
+    }
 
 
 def mnist_images(count: int) -> data.Split:
@@ -68,7 +74,9 @@ def mnist_images(count: int) -> data.Split:
 
 
 def lenet(examples: data.Split, epochs: int) -> tuple[Callable, Any]:
-    return networks.as_function(training.train_classifier(networks.LeNet5(rngs=nnx.Rngs(SEED)), examples, epochs=epochs))
+    return networks.as_function(
+        training.train_classifier(networks.LeNet5(rngs=nnx.Rngs(SEED)), examples, epochs=epochs)
+    )
 
 
 def accuracy(quick: bool) -> dict[str, Any]:
@@ -103,7 +111,13 @@ def accuracy(quick: bool) -> dict[str, Any]:
         }
         for name, (fitted, seconds) in runs.items()
     ]
-    return {"network": "LeNet-5", "parameters": single.layout.size, "examples": len(examples), "rank": rank, "rows": rows}
+    return {
+        "network": "LeNet-5",
+        "parameters": single.layout.size,
+        "examples": len(examples),
+        "rank": rank,
+        "rows": rows,
+    }
 
 
 def critic_params(widths: tuple[int, ...]) -> list[dict[str, np.ndarray]]:
@@ -159,12 +173,11 @@ def speed(quick: bool) -> dict[str, Any]:
 
 def _speed_row(model: nfk.Model, params: list, X: np.ndarray, rank: int, batch: int, quick: bool) -> dict[str, Any]:
     columns = rank + 10
-    score = lambda p, x: critic(p, x)  # noqa: E731
     rng = np.random.default_rng(SEED)
     M = jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal((columns, *leaf.shape), dtype=np.float32)), params)
     W = jnp.asarray(rng.standard_normal((batch, columns), dtype=np.float32))
     zero, one = jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.ones_like, params)
-    forward, reverse = paper.jacobian_matrix_product(score), paper.matrix_jacobian_product(score)
+    forward, reverse = paper.jacobian_matrix_product(critic), paper.matrix_jacobian_product(critic)
     contestants = {
         "paper_forward": lambda: forward(params, X[:batch], M, zero, one),
         "paper_reverse": lambda: reverse(params, X[:batch], W, zero, one),

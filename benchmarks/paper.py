@@ -21,7 +21,9 @@ def jacobian_matrix_product(score: Callable) -> Callable:
         batch = lambda params: jax.vmap(lambda x: score(params, x))(X)  # noqa: E731
         scaled = jax.tree.map(lambda m, s: m * s, M, scale)
         columns = jax.vmap(lambda m: jax.jvp(batch, (params,), (m,))[1])(scaled)
-        shift = sum(jnp.tensordot(m, z, m.ndim - 1) for m, z in zip(jax.tree.leaves(scaled), jax.tree.leaves(mean), strict=True))
+        shift = sum(
+            jnp.tensordot(m, z, m.ndim - 1) for m, z in zip(jax.tree.leaves(scaled), jax.tree.leaves(mean), strict=True)
+        )
         return (columns - shift[:, None]).T
 
     return jax.jit(product)
@@ -35,8 +37,6 @@ def matrix_jacobian_product(score: Callable) -> Callable:
         pullback = jax.vjp(batch, params)[1]
         columns = jax.vmap(lambda w: pullback(w)[0])(W.T)
         sums = W.sum(axis=0)
-        return jax.tree.map(
-            lambda c, z, s: s * (c - z * sums.reshape(-1, *([1] * z.ndim))), columns, mean, scale
-        )
+        return jax.tree.map(lambda c, z, s: s * (c - z * sums.reshape(-1, *([1] * z.ndim))), columns, mean, scale)
 
     return jax.jit(product)

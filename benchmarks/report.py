@@ -17,36 +17,41 @@ def table(results: dict) -> str:
     ours, _, paper = accuracy["rows"]
     env = results["environment"]
     lines = [
-        f"On {env['cores']} CPU cores, float32, jax {env['jax']}, seed {env['seed']}; `make bench` writes these figures to",
-        "`results/core.json` and this table from them.",
+        f"On {env['cores']} CPU cores, float32, jax {env['jax']}, seed {env['seed']}. `make bench` writes these figures",
+        "to `results/core.json` and this table from them.",
         "",
         "| what | nfk | the paper's algorithm |",
         "|---|---|---|",
-        f"| worst relative error of the top {accuracy['rank']} eigenvalues, {accuracy['network']}, {accuracy['examples']:,} MNIST "
-        f"images, against exact float64 | **{ours['worst_relative_error']:.1e}** | {paper['worst_relative_error']:.1e} |",
-        f"| passes over the gradients for it, moments and certificate included | {ours['passes']} | {paper['passes']} |",
+        f"| worst relative error of the top {accuracy['rank']} eigenvalues, {accuracy['network']}, "
+        f"{accuracy['examples']:,} MNIST images, against exact float64 | **{ours['worst_relative_error']:.1e}** | "
+        f"{paper['worst_relative_error']:.1e} |",
+        f"| passes over the gradients for it, moments and certificate included | {ours['passes']} | "
+        f"{paper['passes']} |",
     ]
     for row in speed["rows"]:
         lines.append(
             f"| seconds of a fit, discriminator of {speed['parameters']:,} parameters, {speed['examples']:,} images, "
             f"k = {row['rank']} | {row['nfk_seconds']:.0f} (**{row['times_faster']:.0f} times faster**; with gradients "
             f"recomputed in each pass {row['nfk_seconds_gradients_recomputed']:.0f}, "
-            f"{row['times_faster_gradients_recomputed']:.0f} times) | {row['paper_seconds_projected']:,.0f}, projected |"
+            f"{row['times_faster_gradients_recomputed']:.0f} times) | "
+            f"{row['paper_seconds_projected']:,.0f}, projected |"
         )
         lines.append(
-            f"| worst relative error of the top {row['rank']} eigenvalues there | {row['nfk_worst_relative_error']:.1e} | "
-            f"{row['paper_worst_relative_error']:.1e} |"
+            f"| worst relative error of the top {row['rank']} eigenvalues there | "
+            f"{row['nfk_worst_relative_error']:.1e} | {row['paper_worst_relative_error']:.1e} |"
         )
     smallest, largest = scaling["rows"][0]["examples"], scaling["rows"][-1]["examples"]
     lines += [
         f"| embedding new examples at k = {embedding['rank']}, in plain batch gradients over the same examples | "
         f"{embedding['ratio']:.2f} | - |",
-        f"| growth of time with N, log-log slope from {smallest:,} to {largest:,} | {scaling['slope_of_time']:.2f} | - |",
+        f"| growth of time with N, log-log slope from {smallest:,} to {largest:,} | "
+        f"{scaling['slope_of_time']:.2f} | - |",
         f"| largest over smallest peak memory in that range, beyond the data and the N x U numbers | "
         f"{scaling['largest_over_smallest_memory']:.2f} | - |",
         "",
-        "The paper's algorithm is vmap of jvp and vjp with 22 sweeps at L = 10; where it is timed, single batches are, in turn "
-        "with ours, and the total is projected. Its accuracy is that of `method=\"power\"`, the same iteration on the fast engine.",
+        "The paper's algorithm is vmap of jvp and of vjp with 22 sweeps, L = 10. Single batches of it are timed, in turn",
+        "with whole fits of ours, and its total is projected. Its accuracy is that of `method='power'`, the same iteration",
+        "on the fast engine.",
         "",
     ]  # fmt: skip
     return "\n".join(lines)

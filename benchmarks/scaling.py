@@ -1,6 +1,6 @@
 """One point of the scaling curve, in its own process: seconds and peak memory of a streamed fit over N examples.
 
-    python -m benchmarks.scaling N RANK
+python -m benchmarks.scaling N RANK
 """
 
 from __future__ import annotations

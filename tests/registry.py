@@ -103,9 +103,9 @@ def weights(dtype: np.dtype, *shape: int, seed: int = 0) -> np.ndarray:
 def vectors(dtype: np.dtype, width: int, seed: int = 5, count: int = EXAMPLES) -> np.ndarray:
     """Correlated inputs, so that the spectra fall."""
     rng = np.random.default_rng(seed)
-    return ((rng.standard_normal((count, width)) * 0.8 ** np.arange(width)) @ rng.standard_normal((width, width)) / 2).astype(
-        dtype
-    )
+    return (
+        (rng.standard_normal((count, width)) * 0.8 ** np.arange(width)) @ rng.standard_normal((width, width)) / 2
+    ).astype(dtype)
 
 
 def mlp_params(dtype: np.dtype, inputs: int, hidden: int, outputs: int) -> dict:

@@ -275,6 +275,35 @@ def test_interruption_gives_what_the_finished_passes_are_worth(model, monkeypatc
     np.testing.assert_allclose(partial(X), partial.training, atol=1e-3 * np.abs(partial.training).max())
 
 
+def test_interruption_of_the_certifying_pass(model, monkeypatch):
+    from nfk import svd
+    from nfk.features import GradientFeatures
+
+    original, certifying = GradientFeatures.fused, []
+    monkeypatch.setattr(svd, "certify", _noting(svd.certify, certifying))
+
+    def interrupted(self, block):
+        if certifying:
+            raise KeyboardInterrupt
+        return original(self, block)
+
+    monkeypatch.setattr(GradientFeatures, "fused", interrupted)
+    with pytest.raises(nfk.Interrupted, match="finished passes gave") as stop:
+        nfk.fit(model, X, 3, side="parameters")
+    monkeypatch.undo()
+    partial = stop.value.result
+    np.testing.assert_allclose(partial.eigenvalues[:3], nfk.fit(model, X, 3).eigenvalues, rtol=1e-3)
+    np.testing.assert_allclose(partial(X), partial.training, atol=1e-3 * np.abs(partial.training).max())
+
+
+def _noting(function, notes):
+    def noted(*arguments, **options):
+        notes.append(1)
+        return function(*arguments, **options)
+
+    return noted
+
+
 def test_interruption_before_anything_is_known(model, monkeypatch):
     def stop(*arguments, **options):
         raise KeyboardInterrupt

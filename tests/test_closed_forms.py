@@ -47,7 +47,9 @@ def test_bernoulli_product():
     sample = lambda key, n: jax.random.bernoulli(key, p, (n, 3)).astype(jnp.float64)  # noqa: E731
     model = nfk.density(log_prob, logits, sample=sample, samples=100_000, damping=0.0)
     expected = ((states - p) / (p * (1 - p))) @ (states - p).T
-    np.testing.assert_allclose(kernel_of(nfk.fit(model, states, 3), states), expected, rtol=0, atol=0.03 * expected.max())
+    np.testing.assert_allclose(
+        kernel_of(nfk.fit(model, states, 3), states), expected, rtol=0, atol=0.03 * expected.max()
+    )
 
 
 def test_softmax_score_is_the_probability_weighted_sum_of_logit_gradients():

@@ -38,7 +38,9 @@ def test_imports_point_upwards_only():
         if path.stem == "__init__":
             continue
         for name in imports(path):
-            assert table[name] < table[path.stem], f"{path.name} (layer {table[path.stem]}) imports {name} ({table[name]})"
+            assert table[name] < table[path.stem], (
+                f"{path.name} (layer {table[path.stem]}) imports {name} ({table[name]})"
+            )
 
 
 def test_only_public_jax_is_used():

@@ -52,7 +52,10 @@ def test_split_and_join_are_inverse():
 
 def test_parameters_left_out_have_no_share():
     whole = nfk.gram(nfk.classifier(mlp, PARAMS, fisher="identity", centred=False), X)
-    parts = [nfk.gram(nfk.classifier(mlp, PARAMS, fisher="identity", centred=False, parameters=p), X) for p in ("first/*", "second/*")]
+    parts = [
+        nfk.gram(nfk.classifier(mlp, PARAMS, fisher="identity", centred=False, parameters=p), X)
+        for p in ("first/*", "second/*")
+    ]
     np.testing.assert_allclose(whole, parts[0] + parts[1], rtol=1e-5, atol=1e-5)
 
 
@@ -73,14 +76,21 @@ def test_more_samples_bring_the_moments_nearer_to_the_truth():
     """score = w . x with x ~ N(0, I): z = 0 and F = 1."""
     errors = []
     for samples in (64, 16_384):
-        model = nfk.gan(lambda w, x: w @ x, np.ones(6, np.float32), sample=lambda key, n: jax.random.normal(key, (n, 6)), samples=samples)
+        model = nfk.gan(
+            lambda w, x: w @ x,
+            np.ones(6, np.float32),
+            sample=lambda key, n: jax.random.normal(key, (n, 6)),
+            samples=samples,
+        )
         moments = nfk.fit(model, X, 2).moments
         assert moments.count == samples
         errors.append(np.abs(moments.fisher - 1).max() + np.abs(moments.mean).max())
     assert errors[1] < errors[0] / 4
 
 
-@pytest.mark.parametrize("leaf", [X[0], X[0].astype(np.float64), np.arange(5), np.arange(5, dtype=np.uint8), np.array([True, False])])
+@pytest.mark.parametrize(
+    "leaf", [X[0], X[0].astype(np.float64), np.arange(5), np.arange(5, dtype=np.uint8), np.array([True, False])]
+)
 def test_a_fingerprint_sees_every_entry_and_its_place(leaf):
     changed = leaf.copy()
     changed[-1] = ~changed[-1] if leaf.dtype == bool else changed[-1] + 1
@@ -103,7 +113,12 @@ def test_generated_examples_do_not_depend_on_how_they_are_read():
 
 @pytest.mark.parametrize(
     "source",
-    [X, list(X), jnp.asarray(X), type("Lazy", (), {"__len__": lambda self: 40, "__getitem__": lambda self, rows: X[rows]})()],
+    [
+        X,
+        list(X),
+        jnp.asarray(X),
+        type("Lazy", (), {"__len__": lambda self: 40, "__getitem__": lambda self, rows: X[rows]})(),
+    ],
     ids=["array", "list", "jax array", "object with slices"],
 )
 def test_examples_of_every_kind_give_one_embedding(source):

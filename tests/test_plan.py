@@ -109,7 +109,8 @@ import json, sys, threading, numpy as np, jax, jax.numpy as jnp, nfk
 from pathlib import Path
 resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 rng = np.random.default_rng(0)
-params = {"a": rng.standard_normal((200, 1500), dtype=np.float32) / 14, "b": rng.standard_normal((1500, 10), dtype=np.float32) / 40}
+draw = lambda *shape: rng.standard_normal(shape, dtype=np.float32) / shape[0] ** 0.5
+params = {"a": draw(200, 1500), "b": draw(1500, 10)}
 apply = lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"]
 model, X = nfk.classifier(apply, params), rng.standard_normal((800, 200), dtype=np.float32)
 nfk.fit(model, X[:64], 4, memory="100MB", max_steps=1)  # the runtime and the compiler have their own memory by now

@@ -25,7 +25,12 @@ def run_in_terminal(script: str) -> tuple[pyte.Screen, str]:
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "24"}
     process = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=follower, stdout=follower, stderr=follower, env=environment, close_fds=True
+        [sys.executable, "-c", script],
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        env=environment,
+        close_fds=True,
     )
     os.close(follower)
     written = b""

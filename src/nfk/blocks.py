@@ -25,9 +25,12 @@ def zeros(shape: tuple[int, int], dtype: np.dtype, on_host: bool) -> Block:
     return np.zeros(shape, dtype) if on_host else jnp.zeros(shape, dtype)
 
 
+def placed(block: np.ndarray, on_host: bool) -> Block:
+    return np.ascontiguousarray(block) if on_host else jnp.asarray(block)
+
+
 def random_block(seed: np.random.Generator, shape: tuple[int, int], dtype: np.dtype, on_host: bool) -> Block:
-    block = seed.standard_normal(shape, dtype=dtype)
-    return block if on_host else jnp.asarray(block)
+    return placed(seed.standard_normal(shape, dtype=dtype), on_host)
 
 
 def add_product(total: Block, left: Block, right: Block, sign: float = 1.0) -> Block:
@@ -159,4 +162,3 @@ def joined(blocks: list[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
     return (np if isinstance(blocks[0], np.ndarray) else jnp).concatenate(blocks, axis=1)
-

@@ -51,7 +51,9 @@ class Embedding:
     checked: bool = field(default=True, repr=False)
 
     @classmethod
-    def from_svd(cls, svd: SVD, model: Model, moments: Moments, key: jax.Array, examples: Examples, plan: Plan) -> Embedding:
+    def from_svd(
+        cls, svd: SVD, model: Model, moments: Moments, key: jax.Array, examples: Examples, plan: Plan
+    ) -> Embedding:
         return cls(
             model=model, moments=moments, right=svd.right, left=svd.left, singular_values=svd.singular_values,
             residuals=svd.residuals, trace=svd.trace, passes=svd.passes + (moments.count > 0), score_key=key,
@@ -158,7 +160,7 @@ class Embedding:
 
 
 def load(folder: str | Path, model: Model) -> Embedding:
-    """Read a saved embedding for the network it was fitted with; any other raises an error that names the difference."""
+    """Read a saved embedding for the network it was fitted with; with any other, an error names the difference."""
     tensors, facts = files.read(Path(folder))
     files.check_model(facts["model"], model, folder)
     on_host = jax.default_backend() == "cpu"

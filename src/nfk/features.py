@@ -56,7 +56,7 @@ class GradientFeatures:
         self.row_norms: np.ndarray | None = None
         self._measure_rows = measure_rows
         self._label = "gradients"
-        self._keep, self._chunks_kept = keep, None
+        self._keep, self._chunks_kept, self._whole = keep, None, kept
         if kept is not None:
             self._normalise(kept)
             self._chunks_kept = [(rows, kept[rows]) for rows in self._row_slices()]
@@ -108,7 +108,9 @@ class GradientFeatures:
         return result, total
 
     def dense(self) -> np.ndarray:
-        """V itself, (rows, P)."""
+        """V itself, (rows, P): to be read only, where it is what is kept."""
+        if self._whole is not None:
+            return self._whole
         V = np.empty(self.shape, self.dtype)
         for rows, part in self._chunks():
             V[rows] = part
@@ -144,7 +146,9 @@ class GradientFeatures:
         mean = layout.pieces(jnp.asarray(self.moments.mean))
         scale = layout.pieces(jnp.asarray(self.moments.scale))
         compute = lambda batch: self.differentiator.rows(mean, scale, batch)  # noqa: E731
-        buffer = np.empty((min(self.chunk * outputs, self.shape[0]), self.shape[1]), self.dtype) if self.on_host else None
+        buffer = (
+            np.empty((min(self.chunk * outputs, self.shape[0]), self.shape[1]), self.dtype) if self.on_host else None
+        )
         for rows in self._row_slices():
             first, last = rows.start // outputs, rows.stop // outputs
             for begin, end, leaves in run(compute, self.examples, first, last, self.microbatch, self.reporter):
@@ -164,7 +168,7 @@ def _row_norms(V: Block) -> np.ndarray:
     total = np.zeros(V.shape[0])
     for start in range(0, V.shape[1], SLAB):
         part = V[:, start : start + SLAB]
-        total += (np.einsum("ij,ij->i", part, part) if isinstance(part, np.ndarray) else jnp.sum(part**2, axis=1))
+        total += np.einsum("ij,ij->i", part, part) if isinstance(part, np.ndarray) else jnp.sum(part**2, axis=1)
     return total
 
 
@@ -255,12 +259,12 @@ class ProductFeatures:
     def _tangents(self, block: Block, groups: list[slice]) -> tuple[list, np.ndarray]:
         """s*M as parameter-shaped tangents, a group of columns at a time, and z . (s*M)."""
         scaled = np.asarray(block) * self.moments.scale[:, None]
-        tangents = []
+        tangents, places = [], self.differentiator.layout.slices.values()
         for group in groups:
             columns = _padded_columns(scaled[:, group], self.columns)
             tangents.append([
                 jnp.asarray(columns[place].T).reshape(self.columns, *leaf.shape).astype(leaf.dtype)
-                for place, leaf in zip(self.differentiator.layout.slices.values(), self.differentiator.chosen, strict=True)
+                for place, leaf in zip(places, self.differentiator.chosen, strict=True)
             ])  # fmt: skip
         return tangents, self.moments.mean @ scaled
 

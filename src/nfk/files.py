@@ -31,7 +31,9 @@ def check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise OSError(f"save={str(folder)!r} cannot be written: {error.strerror or error}; choose another folder") from error
+        raise OSError(
+            f"save={str(folder)!r} cannot be written: {error.strerror or error}; choose another folder"
+        ) from error
 
 
 def write(folder: Path, tensors: dict[str, np.ndarray], facts: dict[str, Any]) -> Path:
@@ -95,7 +97,9 @@ def describe_model(model: Model) -> dict[str, Any]:
 
 def _hash_array(leaf: Any) -> str:
     array = np.asarray(leaf)
-    return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+    return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()).hexdigest()[
+        :16
+    ]
 
 
 def check_model(saved: dict[str, Any], model: Model, folder: Any) -> None:

@@ -36,12 +36,19 @@ def plan(
     memory: int | str | None = None,
     oversamples: int = 10,
 ) -> Plan:
-    """What `fit` would do with the same arguments, and its cost, before anything runs. Costs one trace of the network."""
+    """What `fit` would do with the same arguments, and at what cost. Takes one trace of the network, runs nothing."""
     examples = Examples(X)
     _check_count(examples)
     return make_plan(
-        model, examples, rank, method=method, engine=engine, side=side, keep=keep, memory=memory,
-        oversamples=oversamples
+        model,
+        examples,
+        rank,
+        method=method,
+        engine=engine,
+        side=side,
+        keep=keep,
+        memory=memory,
+        oversamples=oversamples,
     )
 
 
@@ -77,8 +84,15 @@ def fit(
     if save is not None:
         files.check_writable(Path(save))
     chosen = make_plan(
-        model, examples, rank, method=method, engine=engine, side=side, keep=keep, memory=memory,
-        oversamples=oversamples
+        model,
+        examples,
+        rank,
+        method=method,
+        engine=engine,
+        side=side,
+        keep=keep,
+        memory=memory,
+        oversamples=oversamples,
     )
     examples.check()
     reporter = Reporter(progress)

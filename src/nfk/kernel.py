@@ -54,7 +54,7 @@ def moments(model: Model, X: Any, key: Any = 0) -> DenseMoments:
     if model.fisher == "identity":
         return DenseMoments(z, np.ones(P))
     F = ((g - z) ** 2).mean(axis=0)
-    alive = F >= 1e-12 * F.max()
+    alive = 1e-12 * F.max() <= F
     s = np.zeros(P)
     s[alive] = 1 / np.sqrt(F[alive] + model.damping * F.mean())
     return DenseMoments(z, s)

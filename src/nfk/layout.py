@@ -103,8 +103,7 @@ class Layout:
         """`pieces` in the shapes and dtypes of the parameters, as tangents for a JVP."""
         kept = [(s, d) for s, d, keep in zip(self.shapes, self.dtypes, self.chosen, strict=True) if keep]
         return [
-            piece.reshape(shape).astype(dtype)
-            for piece, (shape, dtype) in zip(self.pieces(vector), kept, strict=True)
+            piece.reshape(shape).astype(dtype) for piece, (shape, dtype) in zip(self.pieces(vector), kept, strict=True)
         ]
 
 

@@ -128,8 +128,10 @@ def fingerprint(example: Example) -> jax.Array:
     total = jnp.uint32(2166136261)
     for leaf in jax.tree.leaves(example):
         leaf = jnp.asarray(leaf).reshape(-1)
-        bits = leaf.astype(jnp.uint32) if leaf.dtype == bool else jax.lax.bitcast_convert_type(
-            leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}")
+        bits = (
+            leaf.astype(jnp.uint32)
+            if leaf.dtype == bool
+            else jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}"))
         )
         words = bits.astype(jnp.uint32)
         if leaf.dtype.itemsize == 8:
@@ -229,7 +231,9 @@ def _build(
     allowed = {"centred", "fisher", "expectation", "samples", "damping", "parameters"}
     unknown = set(options) - allowed
     if unknown:
-        raise TypeError(f"nfk.{family} has no option {sorted(unknown)[0]!r}: the options are {', '.join(sorted(allowed))}")
+        raise TypeError(
+            f"nfk.{family} has no option {sorted(unknown)[0]!r}: the options are {', '.join(sorted(allowed))}"
+        )
     if sample is not None and not (callable(sample) and _takes_two(sample)):
         raise TypeError("sample must be a function of two arguments: sample(key, n) -> n examples")
     return Model(family=family, score=score, params=params, sample=sample, **{**defaults, **options})

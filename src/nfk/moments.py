@@ -1,8 +1,8 @@
 """One streamed pass: the mean and the diagonal Fisher information of the gradients, and with them the scale.
 
-    mean   z = E[g]                 (0 where not centred)
-    Fisher F = E[(g - z)^2]         (diagonal)
-    scale  s = 1/sqrt(F + damping * mean(F)),  s = 0 where F is below 1e-12 * max(F)
+mean   z = E[g]                 (0 where not centred)
+Fisher F = E[(g - z)^2]         (diagonal)
+scale  s = 1/sqrt(F + damping * mean(F)),  s = 0 where F is below 1e-12 * max(F)
 """
 
 from __future__ import annotations

@@ -316,14 +316,18 @@ def _block_parts(p: Problem, side: str, blocks: int, columns: int | None) -> dic
     if p.method == "exact":
         count = min(p.rank or min(p.rows, p.parameters), p.rows, p.parameters)
         smaller = min(p.rows, p.parameters)
-        return {"Gram matrix and its eigenvectors": 4 * 8 * smaller**2, "both sides": 3 * count * (p.column_bytes + 8 * p.rows)}
+        return {
+            "Gram matrix and its eigenvectors": 4 * 8 * smaller**2,
+            "both sides": 3 * count * (p.column_bytes + 8 * p.rows),
+        }
+    found = blocks if p.rank is None else 1  # a share of variance may take every vector of the basis
     if side == "parameters":
         return {
-            f"basis: {blocks} blocks and work space, parameters x columns": (blocks + 3) * wide,
+            f"basis: {blocks} blocks and work space, parameters x columns": (blocks + 3 + found) * wide,
             "images of the basis, rows x columns": (blocks + 6) * tall * p.itemsize,
         }
-    work = 2 * wide if columns is None else wide + 2 * columns * p.column_bytes
-    final = (p.rank or p.width) * p.column_bytes
+    work = 2 * found * wide if columns is None else found * wide + 2 * columns * p.column_bytes
+    final = found * (p.rank or p.width) * p.column_bytes
     return {
         "right vectors and work space, parameters x columns": work + final,
         f"basis: {blocks} blocks, images and work space, rows x columns, float64": (2 * blocks + 4) * tall * 8,
@@ -335,8 +339,8 @@ def _too_large(p: Problem, budget: int, plans: list[Plan]) -> str:
     rank = "" if p.rank is None else f", lower rank={p.rank}"
     return (
         f"memory={human(budget)} is too little: the leanest way needs {human(least.peak_bytes)}, most of it for "
-        f"{max(least.parts, key=least.parts.get)}. Raise memory{rank}, or let fewer of the {p.parameters:,} parameters take "
-        "part with parameters=..."
+        f"{max(least.parts, key=least.parts.get)}. Raise memory{rank}, or let fewer of the {p.parameters:,} parameters "
+        "take part with parameters=..."
     )
 
 

@@ -22,6 +22,7 @@ from nfk.blocks import (
     gram,
     joined,
     orthonormalise,
+    placed,
     project_out,
     random_block,
     rotate,
@@ -133,13 +134,15 @@ def krylov(
         start = normal.start(seed, width)
     search = _Search(normal, goal, most_blocks, most_steps, on_step, fill=lambda count: normal.start(seed, count))
     try:
-        basis, coefficients, worst = search.run(start)
+        found, worst = search.run(start)
     except KeyboardInterrupt:
         raise Interrupted("interrupted", search.result()) from None
-    Q = normal.right_vectors(basis, coefficients)
-    del basis, search
+    Q = normal.right_vectors(found.basis[0])
+    uncertified = lambda: found.as_svd(operator, Q, normal.left_vectors(found))  # noqa: E731
+    del search, normal.images
+    found.basis.clear()
     operator.label("certificate")
-    result = _trimmed(certify(operator, Q, columns), goal)
+    result = _trimmed(certify(operator, Q, columns, uncertified), goal)
     if worst > goal.tol:
         _warn(result, goal, most_steps)
     return result
@@ -148,7 +151,9 @@ def krylov(
 def _warn(result: SVD, goal: Goal, most_steps: int) -> None:
     bound = result.residuals.max()
     if goal.wanted(result.singular_values**2) is None:
-        text = f"{len(result.residuals)} components explain {result.explained_variance_ratio.sum():.1%} of the variance, "
+        text = (
+            f"{len(result.residuals)} components explain {result.explained_variance_ratio.sum():.1%} of the variance, "
+        )
         text += f"less than the {goal.variance:.1%} asked for: raise memory, or ask for less"
     elif bound > goal.tol:
         text = f"the worst residual is {bound:.1e}, above tol={goal.tol:.0e}, after {most_steps} steps or at the limit "
@@ -173,11 +178,12 @@ class _RightNormal:
         self.images.append(Z)
         return image, np.concatenate([gram(other, Z) for other in self.images])
 
-    def right_vectors(self, basis: list[Block], coefficients: np.ndarray) -> Block:
-        return combine(basis, coefficients)
+    def right_vectors(self, Q: Block) -> Block:
+        return Q
 
-    def both_sides(self, Q: Block, Z: np.ndarray, singular: np.ndarray) -> tuple[Block, np.ndarray]:
-        return Q, (Z / singular).astype(Z.dtype)
+    def left_vectors(self, found: _Ritz) -> np.ndarray:
+        """V q / s."""
+        return (found.images[0] / found.singular).astype(self.operator.dtype)
 
 
 class _LeftNormal:
@@ -196,21 +202,18 @@ class _LeftNormal:
         self.images.append(image.copy())
         return image, np.concatenate([gram(other, image) for other in [*basis, block]])
 
-    def right_vectors(self, basis: list[Block], coefficients: np.ndarray) -> Block:
-        return clear_directions(self._reverse(combine(basis, coefficients)))
-
-    def _reverse(self, Phi: np.ndarray) -> Block:
+    def right_vectors(self, Phi: np.ndarray) -> Block:
+        """V' phi at length one: a pass, since only the left vectors are at hand."""
         if self.columns is None:
-            return self.operator.rmatmat(Phi)
+            return clear_directions(self.operator.rmatmat(Phi))
         Q = np.empty((self.operator.shape[1], Phi.shape[1]), self.operator.dtype)
         for part in column_slices(Phi.shape[1], self.columns):
             Q[:, part] = self.operator.rmatmat(Phi[:, part])
-        return Q
+        return clear_directions(Q)
 
-    def both_sides(self, Phi: Block, image: np.ndarray, singular: np.ndarray) -> tuple[Block, np.ndarray]:
-        """q = V' phi / s takes one pass more, since only the left vectors are at hand; then V q = K phi / s."""
-        self.operator.label("finishing (Ctrl-C again to drop it)")
-        return rotate(self._reverse(Phi), np.diag(1 / singular)), (image / singular**2).astype(self.operator.dtype)
+    def left_vectors(self, found: _Ritz) -> np.ndarray:
+        """V q / s = K phi / s^2."""
+        return (found.images[0] / found.singular**2).astype(self.operator.dtype)
 
 
 def clear_directions(Q: Block) -> Block:
@@ -238,8 +241,8 @@ class _Search:
         self.projected = np.zeros((0, 0))
         self.finished: _Ritz | None = None
 
-    def run(self, start: Block) -> tuple[list[Block], np.ndarray, float]:
-        """Returns the basis, the coefficients of the best vectors in it, and the worst wanted residual."""
+    def run(self, start: Block) -> tuple[_Ritz, float]:
+        """Returns the best vectors, a few more than are wanted, and the worst wanted residual."""
         width = start.shape[1]
         block = orthonormalise(start, [], float(column_norms(start).max()))
         if block.shape[1] < width:  # a start of lower rank is filled up with random directions
@@ -263,7 +266,7 @@ class _Search:
                 worst = 0.0
                 break
         count = self.goal.wanted(values) or self.goal.most
-        return self.basis, vectors[:, : max(min(count + 10, self.goal.most), width)], worst
+        return self.finished.shortened(max(min(count + 10, self.goal.most), width)), worst
 
     def _extend(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray, Block]:
         """Add a block: Ritz values (falling), their coefficients, residual norms, and what points out of the basis."""
@@ -288,12 +291,11 @@ class _Search:
         if self.finished is None:
             return None
         count = min(self.goal.wanted(self.finished.values) or self.goal.most, len(self.finished.values))
-        best = self.finished.shortened(count)
-        singular = np.sqrt(best.values)
-        alive = np.where(singular > 0, singular, 1)
-        right, left = self.normal.both_sides(best.basis[0], best.images[0], alive)
-        operator = self.normal.operator
-        return SVD(left, singular, right, best.residuals / alive**2, operator.trace(), operator.passes)
+        found = self.finished.shortened(count)
+        self.normal.operator.label("finishing (Ctrl-C again to drop it)")
+        return found.as_svd(
+            self.normal.operator, self.normal.right_vectors(found.basis[0]), self.normal.left_vectors(found)
+        )
 
 
 @dataclass(frozen=True)
@@ -312,6 +314,17 @@ class _Ritz:
         basis, images = [combine(self.basis, chosen)], [combine(self.images, chosen)]
         return _Ritz(basis, images, self.values[:count], np.eye(chosen.shape[1]), self.residuals[:count])
 
+    @property
+    def singular(self) -> np.ndarray:
+        """Square roots of the values, 1 where they are zero."""
+        return np.sqrt(np.where(self.values > 0, self.values, 1))
+
+    def as_svd(self, operator: Operator, right: Block, left: np.ndarray) -> SVD:
+        """With the recurrence's residuals, where no certifying pass was made."""
+        count = right.shape[1]
+        residuals = self.residuals[:count] / self.singular[:count] ** 2
+        return SVD(left[:, :count], np.sqrt(self.values[:count]), right, residuals, operator.trace(), operator.passes)
+
 
 def _bordered(matrix: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """The symmetric matrix that `columns` (its last columns) extend."""
@@ -325,7 +338,9 @@ def _bordered(matrix: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return result
 
 
-def power(operator: Operator, rank: int, *, seed: np.random.Generator, iterations: int = 10, oversamples: int = 10) -> SVD:
+def power(
+    operator: Operator, rank: int, *, seed: np.random.Generator, iterations: int = 10, oversamples: int = 10
+) -> SVD:
     """The paper's Algorithm `truncated_svd`: V' Omega, then L times (V, V', orthonormalise), then V. 2 L + 2 passes."""
     width = min(rank + oversamples, *operator.shape)
     Omega = random_block(seed, (operator.shape[0], width), operator.dtype, True)
@@ -353,7 +368,7 @@ def exact(operator: Operator, goal: Goal) -> SVD:
     Q = np.ascontiguousarray(vectors[:, :count]).astype(V.dtype) if tall else _blockwise(V, vectors[:, :count])
     del V
     operator.label("certificate")
-    return _trimmed(certify(operator, _placed(clear_directions(Q), operator)), replace(goal, rank=count))
+    return _trimmed(certify(operator, placed(clear_directions(Q), operator.on_host)), replace(goal, rank=count))
 
 
 def _gram_float64(V: np.ndarray) -> np.ndarray:
@@ -371,22 +386,20 @@ def _blockwise(V: np.ndarray, Phi: np.ndarray) -> np.ndarray:
     ])  # fmt: skip
 
 
-def _placed(block: np.ndarray, operator: Operator) -> Block:
-    if operator.on_host:
-        return np.ascontiguousarray(block)
-    import jax.numpy as jnp
-
-    return jnp.asarray(block)
-
-
-def certify(operator: Operator, Q: Block, columns: int | None = None) -> SVD:
+def certify(
+    operator: Operator, Q: Block, columns: int | None = None, uncertified: Callable[[], SVD | None] = lambda: None
+) -> SVD:
     """Rayleigh-Ritz in the span of Q and the true residual of every vector, in one fused pass.
 
     With `columns`, when two blocks of P rows do not fit: one pass for the values, then one per group of columns.
+    `uncertified()` is what Ctrl-C in the first of these passes leaves.
     """
     if Q.shape[1] == 0:
         return _nothing(operator)
-    Z, image = operator.fused(Q) if columns is None else (operator.matmat(Q), None)
+    try:
+        Z, image = operator.fused(Q) if columns is None else (operator.matmat(Q), None)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted", uncertified()) from None
     Z = Z.astype(np.float64)
     rotation, values = _ritz(Z.T @ Z, gram(Q, Q), operator.dtype)
     Z = Z @ rotation
@@ -418,7 +431,9 @@ def _ritz(projected: np.ndarray, metric: np.ndarray, dtype: np.dtype) -> tuple[n
     whiten = vectors[:, keep] / np.sqrt(weights[keep])
     values, rotation = scipy.linalg.eigh(whiten.T @ projected @ whiten)
     values, rotation = values[::-1], (whiten @ rotation)[:, ::-1]
-    floor = max(values[0], 0) * max((np.finfo(dtype).eps * len(values)) ** 2, 4 * len(values) * np.finfo(np.float64).eps)
+    floor = max(values[0], 0) * max(
+        (np.finfo(dtype).eps * len(values)) ** 2, 4 * len(values) * np.finfo(np.float64).eps
+    )
     return rotation, np.where(values > floor, values, 0)
 
 

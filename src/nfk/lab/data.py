@@ -69,7 +69,8 @@ def _required(name: str) -> Path:
 
 
 def _read_idx(path: Path) -> np.ndarray:
-    raw = gzip.open(path).read()
+    with gzip.open(path) as stream:
+        raw = stream.read()
     shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
 

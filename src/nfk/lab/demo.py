@@ -67,7 +67,8 @@ def main(output: Path = Path("demo"), rank: int = 64, epochs: int = 12, seed: in
     with console.status("training LeNet-5 ..."):
         network = train_classifier(LeNet5(rngs=nnx.Rngs(seed)), train, epochs=epochs, seed=seed)
         network_accuracy = accuracy(network, test)
-    console.print(f"LeNet-5: {network_accuracy:.1%} on {len(test):,} test digits, {time.perf_counter() - started:.0f} s of training")
+    trained = f"{time.perf_counter() - started:.0f} s of training"
+    console.print(f"LeNet-5: {network_accuracy:.1%} on {len(test):,} test digits, {trained}")
 
     apply, params = as_function(network)
     model = nfk.classifier(apply, params)

@@ -28,7 +28,9 @@ def spectrum(embedding: Embedding, path: Path, title: str) -> Path:
     share = np.cumsum(embedding.explained_variance_ratio)
     right.plot(k, 100 * share, color=INK, lw=1.8)
     right.fill_between(k, 100 * share, color=INK, alpha=0.08, lw=0)
-    right.set(xlabel="components", ylabel="% of all variance", title="Explained variance", ylim=(0, 100), xlim=(1, None))
+    right.set(
+        xlabel="components", ylabel="% of all variance", title="Explained variance", ylim=(0, 100), xlim=(1, None)
+    )
     right.annotate(
         f"{share[-1]:.1%} at k = {embedding.rank}", (k[-1], 100 * share[-1]), xytext=(-4, 8),
         textcoords="offset points", ha="right", color=INK,
@@ -38,7 +40,9 @@ def spectrum(embedding: Embedding, path: Path, title: str) -> Path:
     return path
 
 
-def leading_images(E: np.ndarray, images: np.ndarray, path: Path, title: str, components: int = 5, shown: int = 12) -> Path:
+def leading_images(
+    E: np.ndarray, images: np.ndarray, path: Path, title: str, components: int = 5, shown: int = 12
+) -> Path:
     """For each of the first components, the images with the largest projections on it, at either end."""
     components = min(components, E.shape[1])
     figure = Figure(figsize=(0.62 * (2 * shown + 1.6), 0.72 * components + 0.9), layout="constrained")
