@@ -17,8 +17,8 @@ def table(results: dict) -> str:
     ours, _, paper = accuracy["rows"]
     env = results["environment"]
     lines = [
-        f"On {env['cores']} CPU cores, float32, jax {env['jax']}, seed {env['seed']}. `make bench` writes these figures",
-        "to `results/core.json` and this table from them.",
+        f"On {env['cores']} CPU cores, float32, jax {env['jax']}, seed {env['seed']}. `make bench` writes these",
+        "figures to `results/core.json` and this table from them.",
         "",
         "| what | nfk | the paper's algorithm |",
         "|---|---|---|",
@@ -49,9 +49,9 @@ def table(results: dict) -> str:
         f"| largest over smallest peak memory in that range, beyond the data and the N x U numbers | "
         f"{scaling['largest_over_smallest_memory']:.2f} | - |",
         "",
-        "The paper's algorithm is vmap of jvp and of vjp with 22 sweeps, L = 10. Single batches of it are timed, in turn",
-        "with whole fits of ours, and its total is projected. Its accuracy is that of `method='power'`, the same iteration",
-        "on the fast engine.",
+        "The paper's algorithm is vmap of jvp and of vjp with 22 sweeps, L = 10. Single batches of it are timed, in",
+        "turn with whole fits of ours, and its total is projected. Its accuracy is that of `method='power'`, the same",
+        "iteration on the fast engine.",
         "",
     ]  # fmt: skip
     return "\n".join(lines)

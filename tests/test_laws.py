@@ -153,7 +153,7 @@ def test_a_fraction_of_variance_is_explained_by_the_fewest(case):
 
 def test_a_device_basis_gives_the_same_fit(case, close):
     plan = make_plan(case.model, Examples(case.X), 4, side="parameters", on_host=False)
-    embedding = _Fit(case.model, Examples(case.X), plan, 0, case.tol, 30, SILENT).run(4)
+    embedding = _Fit(case.model, Examples(case.X), plan, 0, case.tol, 30, SILENT).run()
     assert isinstance(embedding.right, jax.Array)
     close(embedding.eigenvalues, case.embedding.eigenvalues)
     E, F = embedding(case.X), case.embedding(case.X)

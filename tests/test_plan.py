@@ -85,11 +85,11 @@ def test_engines_that_are_close_are_timed_and_the_faster_is_used(monkeypatch):
     monkeypatch.setattr("nfk.planning.WORTH_TIMING_SECONDS", 0.0)
     monkeypatch.setattr("nfk.planning.CLOSE", 1e9)
     plan = make_plan(MODEL, Examples(X), 4)
-    assert plan.engines_close
+    assert plan.rival.engine != plan.engine
     assert "both will be timed" in str(plan)
     fit = _Fit(MODEL, Examples(X), plan, 0, 1e-3, 30, Reporter(False))
-    embedding = fit.run(4)
-    assert not fit.plan.engines_close
+    embedding = fit.run()
+    assert fit.plan.rival is None
     np.testing.assert_allclose(embedding.eigenvalues, nfk.fit(MODEL, X, 4, engine="gradients").eigenvalues, rtol=1e-4)
 
 

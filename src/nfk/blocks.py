@@ -7,6 +7,7 @@ XLA's own product does (measured: 160 to 200 GFLOP/s against 70 to 130, two core
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg import blas
 
-Block = np.ndarray | jax.Array
+Block = Any  # np.ndarray on the host, jax.Array on a device; no function mixes the two
 
 # Rows of a block whose inner products are summed in its own precision before they are added in float64: a float32 sum
 # over a million rows would cost the last digits that the eigenvalues are judged by.
@@ -42,7 +43,7 @@ def add_product(total: Block, left: Block, right: Block, sign: float = 1.0) -> B
 
 def _add_product_in_place(total: np.ndarray, left: np.ndarray, right: np.ndarray, sign: float) -> np.ndarray:
     # BLAS thinks in columns: total' += sign * right' left', where total' is the Fortran view of a C array.
-    gemm = blas.dgemm if total.dtype == np.float64 else blas.sgemm
+    gemm = getattr(blas, "dgemm" if total.dtype == np.float64 else "sgemm")
     a, transposed_a = _fortran_view(right.T)
     b, transposed_b = _fortran_view(left.T)
     gemm(sign, a, b, beta=1.0, c=total.T, trans_a=transposed_a, trans_b=transposed_b, overwrite_c=True)
@@ -98,7 +99,7 @@ def combine(basis: list[Block], coefficients: np.ndarray) -> Block:
     return total
 
 
-def column_norms(block: Block, minus: Block | None = None, factors: np.ndarray | None = None) -> np.ndarray:
+def column_norms(block: Block, minus: Block | None = None, factors: np.ndarray | float = 1.0) -> np.ndarray:
     """Norms of the columns of `block - minus * factors` (of `block` alone without `minus`), summed in float64."""
     total = np.zeros(block.shape[1])
     for start in range(0, block.shape[0], SLAB):

@@ -111,7 +111,7 @@ class Embedding:
     def _features(self, examples: Examples, reporter: Reporter) -> GradientFeatures | ProductFeatures:
         on_host = isinstance(self.right, np.ndarray)
         microbatch = min(self.microbatch, 1 << (len(examples) - 1).bit_length())
-        common = dict(microbatch=microbatch, on_host=on_host, reporter=reporter)
+        common: dict[str, Any] = dict(microbatch=microbatch, on_host=on_host, reporter=reporter)
         if self.engine == "products":
             columns = min(32, self.rank)
             features = ProductFeatures(self._differentiator, examples, self.moments, columns=columns, **common)
@@ -168,7 +168,7 @@ def load(folder: str | Path, model: Model) -> Embedding:
     return Embedding(
         model=model, moments=moments, right=tensors["right"] if on_host else jnp.asarray(tensors["right"]),
         left=tensors["left"], singular_values=tensors["singular_values"], residuals=tensors["residuals"],
-        trace=facts["trace"], passes=facts["passes"], score_key=jax.random.wrap_key_data(tensors["key"]),
+        trace=facts["trace"], passes=facts["passes"], score_key=jax.random.wrap_key_data(jnp.asarray(tensors["key"])),
         example_shapes=_from_json(facts["example_shapes"]), outputs=facts["outputs"], engine=facts["engine"],
         unrolled=facts["unrolled"] and on_host, microbatch=facts["microbatch"], zero_score=facts["zero_score"],
         checked=False,

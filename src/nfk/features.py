@@ -12,6 +12,7 @@ by a factor of ten to a hundred, one with many outputs per example (an NTK) may 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -146,7 +147,7 @@ class GradientFeatures:
         mean = layout.pieces(jnp.asarray(self.moments.mean))
         scale = layout.pieces(jnp.asarray(self.moments.scale))
         compute = lambda batch: self.differentiator.rows(mean, scale, batch)  # noqa: E731
-        buffer = (
+        buffer: Any = (
             np.empty((min(self.chunk * outputs, self.shape[0]), self.shape[1]), self.dtype) if self.on_host else None
         )
         for rows in self._row_slices():
@@ -234,15 +235,13 @@ class ProductFeatures:
         eye = np.eye(self.shape[0], dtype=self.dtype)
         return np.concatenate([np.asarray(self.rmatmat(eye[:, a : a + self.columns])).T for a in blocks])
 
-    def _sweep(
-        self, block: Block | None = None, weights: np.ndarray | None = None, reverse: bool = False
-    ) -> tuple[np.ndarray | None, Block | None]:
+    def _sweep(self, block: Block = None, weights: Any = None, reverse: bool = False) -> tuple[Any, Any]:
         self.passes += 1
         self.reporter.begin_pass(self._label, len(self.examples))
         outputs = self.differentiator.outputs
         width = (block if block is not None else weights).shape[1]
         groups = [slice(a, min(a + self.columns, width)) for a in range(0, width, self.columns)]
-        tangents, shift = self._tangents(block, groups) if block is not None else (None, None)
+        tangents, shift = self._tangents(block, groups) if block is not None else ([], None)
         result = np.empty((self.shape[0], width), self.dtype) if block is not None else weights
         total = zeros((self.shape[1], width), self.dtype, True) if reverse or block is None else None
         for begin, end, batch in run(lambda b: b, self.examples, 0, len(self.examples), self.microbatch, self.reporter):

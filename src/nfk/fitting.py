@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from nfk import files
+from nfk.blocks import random_block
 from nfk.embedding import Embedding
 from nfk.features import GradientFeatures, ProductFeatures
 from nfk.gradients import Differentiator
@@ -97,7 +98,7 @@ def fit(
     examples.check()
     reporter = Reporter(progress)
     with reporter.running():
-        embedding = _Fit(model, examples, chosen, key, tol, max_steps, reporter).run(rank)
+        embedding = _Fit(model, examples, chosen, key, tol, max_steps, reporter).run()
     if save is not None:
         embedding.save(save)
     return embedding
@@ -131,10 +132,10 @@ class _Fit:
         self.seed = np.random.default_rng(np.asarray(jax.random.key_data(start_key)).tolist())
         self.differentiator = Differentiator(model, self.score_key, plan.problem.outputs, plan.unrolled)
 
-    def run(self, rank: int | float) -> Embedding:
-        if self.plan.engines_close:
-            self._time_engines(rank)
-        result, moments = None, None
+    def run(self) -> Embedding:
+        if self.plan.rival is not None:
+            self._time_engines()
+        moments: Any = None
         try:
             moments, kept, start = self._moments()
             return self._embedding(self._decompose(self._operator(moments, kept), start), moments)
@@ -164,7 +165,7 @@ class _Fit:
 
     def _operator(self, moments: Moments, kept: np.ndarray | None = None) -> GradientFeatures | ProductFeatures:
         plan = self.plan
-        common = dict(microbatch=plan.microbatch, on_host=plan.problem.on_host, reporter=self.reporter)
+        common: dict[str, Any] = dict(microbatch=plan.microbatch, on_host=plan.problem.on_host, reporter=self.reporter)
         if plan.engine == "products":
             known = moments.trace if plan.problem.moments_over_data else None
             return ProductFeatures(
@@ -180,7 +181,9 @@ class _Fit:
         most = min(plan.blocks * p.width, p.rows, p.parameters)
         goal = Goal(rank=p.rank, variance=p.variance, tol=self.tol, trace=operator.trace, most=most)
         if p.method == "power":
-            return power(operator, p.rank, seed=self.seed, iterations=POWER_ITERATIONS, oversamples=p.oversamples)
+            return power(
+                operator, p.rank or p.width, seed=self.seed, iterations=POWER_ITERATIONS, oversamples=p.oversamples
+            )
         if p.method == "exact":
             return exact(operator, goal)
         return krylov(
@@ -189,30 +192,23 @@ class _Fit:
             on_step=lambda worst: self.reporter.note(f"residual {worst:.0e}" if np.isfinite(worst) else ""),
         )  # fmt: skip
 
-    def _time_engines(self, rank: int | float) -> None:
+    def _time_engines(self) -> None:
         """Run a fused pass of both engines over the first chunk, twice each, and take the faster."""
-        first = Examples(self.examples.slice(0, min(len(self.examples), self.plan.chunk)))
         p = self.plan.problem
-        block = self.seed.standard_normal((p.parameters, p.width), dtype=self.model.layout.dtype)
-        best = None
-        for engine in ("gradients", "products"):
-            try:
-                candidate = make_plan(
-                    self.model, self.examples, rank, method=p.method, engine=engine, memory=self.plan.budget,
-                    oversamples=p.oversamples, on_host=p.on_host,
-                )  # fmt: skip
-            except MemoryError:
-                continue
-            trial = _Fit(self.model, first, replace(candidate, keep=False), 0, self.tol, 1, Reporter(False))
+        first = Examples(self.examples.slice(0, min(len(self.examples), self.plan.chunk)), self.examples.name)
+        block = random_block(self.seed, (p.parameters, p.width), self.model.layout.dtype, p.on_host)
+        seconds = {}
+        for plan in (self.plan, self.plan.rival):
+            trial = _Fit(self.model, first, replace(plan, keep=False), 0, self.tol, 1, Reporter(False))
             operator = trial._operator(Moments.trivial(self.model))
             operator.fused(block)
             started = time.perf_counter()
             operator.fused(block)
-            seconds = time.perf_counter() - started
-            if best is None or seconds < best[0]:
-                best = (seconds, candidate)
-        self.plan = replace(best[1], engines_close=False)
-        self.differentiator = Differentiator(self.model, self.score_key, p.outputs, self.plan.unrolled)
+            seconds[plan.engine] = time.perf_counter() - started
+        if seconds[self.plan.rival.engine] < seconds[self.plan.engine]:
+            self.plan = self.plan.rival
+            self.differentiator = Differentiator(self.model, self.score_key, p.outputs, self.plan.unrolled)
+        self.plan = replace(self.plan, rival=None)
 
 
 def _check_samples(samples: Examples, examples: Examples) -> None:

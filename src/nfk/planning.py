@@ -88,7 +88,7 @@ class Plan:
     microbatch: int
     chunk: int
     unrolled: bool
-    engines_close: bool = False
+    rival: Plan | None = field(default=None, repr=False)  # the other engine's best plan, where it is about as fast
     parts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -150,7 +150,7 @@ class Plan:
         lines = [
             f"Plan: {p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {rank}",
             f"  method    {p.method}, on the {self.side}' side, blocks of {p.width} columns ({columns})",
-            f"  engine    {self.engine}{' (close: both will be timed)' if self.engines_close else ''}, {where}",
+            f"  engine    {self.engine}{' (close: both will be timed)' if self.rival else ''}, {where}",
             f"  batches   {self.microbatch} examples through the network{', unrolled' if self.unrolled else ''}, "
             f"{self.chunk} against the basis",
             f"  passes    about {self.passes}, {self.flops:.1e} FLOP",
@@ -189,9 +189,11 @@ def make_plan(
     if not mine:
         raise MemoryError(_too_large(problem, budget, [plan for plan in possible if engine in (None, plan.engine)]))
     best = min(mine, key=lambda plan: plan.seconds * (1 if plan.side == "parameters" else FEWER_PASSES))
-    rivals = [plan.seconds for plan in candidates if plan.engine != best.engine]
-    close = engine is None and method != "exact" and bool(rivals) and min(rivals) < CLOSE * best.seconds
-    return replace(best, engines_close=close and best.seconds > WORTH_TIMING_SECONDS)
+    rivals = [plan for plan in mine if plan.engine != best.engine]
+    if not rivals or best.seconds < WORTH_TIMING_SECONDS:
+        return best
+    rival = min(rivals, key=lambda plan: plan.seconds)
+    return replace(best, rival=rival) if rival.seconds < CLOSE * best.seconds else best
 
 
 def describe(
@@ -277,7 +279,7 @@ def _most_blocks(p: Problem) -> int:
     return max(FEWEST_BLOCKS, min(MOST_BLOCKS if p.variance is None else 4 * MOST_BLOCKS, needed + 1))
 
 
-def _gradient_plan(p: Problem, budget: int, keep: bool, side: str, blocks: int, columns: int | None) -> Plan:
+def _gradient_plan(p: Problem, budget: int, keep: bool, side: Side, blocks: int, columns: int | None) -> Plan:
     row = p.outputs * p.column_bytes
     unrolled = p.on_host and p.convolutional and p.parameters >= UNROLL_FROM and p.outputs == 1
     fitting = int(budget / 8 / (3 * p.activation_bytes + 3 * row))
@@ -298,7 +300,7 @@ def _gradient_plan(p: Problem, budget: int, keep: bool, side: str, blocks: int, 
     return Plan(p, budget, "gradients", keep, side, blocks, columns, microbatch, chunk, unrolled, parts=parts)
 
 
-def _product_plan(p: Problem, budget: int, side: str, blocks: int, columns: int | None) -> Plan:
+def _product_plan(p: Problem, budget: int, side: Side, blocks: int, columns: int | None) -> Plan:
     microbatch = min(32, p.examples)
     group = min(columns or 32, 32, p.width)
     parts = {
@@ -310,7 +312,7 @@ def _product_plan(p: Problem, budget: int, side: str, blocks: int, columns: int 
     return Plan(p, budget, "products", False, side, blocks, columns, microbatch, group, False, parts=parts)
 
 
-def _block_parts(p: Problem, side: str, blocks: int, columns: int | None) -> dict[str, int]:
+def _block_parts(p: Problem, side: Side, blocks: int, columns: int | None) -> dict[str, int]:
     wide = p.width * p.column_bytes
     tall = p.width * p.rows
     if p.method == "exact":
@@ -337,10 +339,10 @@ def _block_parts(p: Problem, side: str, blocks: int, columns: int | None) -> dic
 def _too_large(p: Problem, budget: int, plans: list[Plan]) -> str:
     least = min(plans, key=lambda plan: plan.peak_bytes)
     rank = "" if p.rank is None else f", lower rank={p.rank}"
+    largest = max(least.parts, key=lambda part: least.parts[part])
     return (
         f"memory={human(budget)} is too little: the leanest way needs {human(least.peak_bytes)}, most of it for "
-        f"{max(least.parts, key=least.parts.get)}. Raise memory{rank}, or let fewer of the {p.parameters:,} parameters "
-        "take part with parameters=..."
+        f"{largest}. Raise memory{rank}, or let fewer of the {p.parameters:,} parameters take part with parameters=..."
     )
 
 

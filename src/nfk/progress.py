@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -23,7 +24,7 @@ class Reporter:
         self._enabled = self._console.is_terminal if show is None else show
         self._started = time.monotonic()
         self._bar: Progress | None = None
-        self._task = None
+        self._task: Any = None
         self._label, self._total, self._done = "", 0, 0
         self._pass_started = self._started
         self._passes = 0

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nfk.fitting import fit
 from nfk.models import Model
+from nfk.planning import Engine, Method
 
 
 class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -22,14 +23,17 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         make_pipeline(FisherEmbedding(model, n_components=64), LogisticRegression())
     """
 
+    method: Method
+    engine: Engine | None
+
     def __init__(
         self,
         model: Model,
         n_components: int | float = 128,
         *,
         random_state: int = 0,
-        method: str = "krylov",
-        engine: str | None = None,
+        method: Method = "krylov",
+        engine: Engine | None = None,
         memory: int | str | None = None,
         tol: float = 1e-3,
         progress: bool | None = None,

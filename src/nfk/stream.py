@@ -120,7 +120,7 @@ class Generated:
 
     BLOCK = 256
 
-    def __init__(self, sample: Callable[[jax.Array, int], Any], key: jax.Array, count: int) -> None:
+    def __init__(self, sample: Any, key: jax.Array, count: int) -> None:
         self._sample, self._key, self._count = sample, key, count
         self._last: tuple[int, Any] | None = None
 

@@ -21,7 +21,7 @@ def train_classifier(
     optimizer = nnx.Optimizer(module, optax.adam(optax.cosine_decay_schedule(learning_rate, steps)), wrt=nnx.Param)
 
     @nnx.jit
-    def step(module: nnx.Module, optimizer: nnx.Optimizer, images: jax.Array, labels: jax.Array) -> None:
+    def step(module: nnx.Module, optimizer: nnx.Optimizer, images: Any, labels: Any) -> None:
         def loss(module: nnx.Module) -> jax.Array:
             return optax.softmax_cross_entropy_with_integer_labels(module(images), labels).mean()
 
