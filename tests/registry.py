@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -66,7 +67,9 @@ class Case:
 
     @cached_property
     def full(self) -> nfk.Embedding:
-        return nfk.fit(self.model, self.X, min(self.rows, self.model.layout.size))
+        with warnings.catch_warnings():  # the smallest components are at the limit of float32
+            warnings.simplefilter("ignore", nfk.ConvergenceWarning)
+            return nfk.fit(self.model, self.X, min(self.rows, self.model.layout.size))
 
     @cached_property
     def differentiators(self) -> dict[bool, Differentiator]:
@@ -164,6 +167,18 @@ def classifier_undamped(dtype):
 def classifier_unnormalised(dtype):
     model = nfk.classifier(mlp, mlp_params(dtype, 6, 8, 4), fisher="identity", centred=False)
     return model, vectors(dtype, 6)
+
+
+@case
+def classifier_identity_centred(dtype):
+    return nfk.classifier(mlp, mlp_params(dtype, 6, 8, 4), fisher="identity"), vectors(dtype, 6)
+
+
+@case
+def gan_after_a_sigmoid(dtype):
+    critic = lambda params, x: mlp(params, x)[0]  # noqa: E731
+    sample = linear_sampler(dtype, 6)
+    return nfk.gan(critic, mlp_params(dtype, 6, 8, 1), sample=sample, samples=256, sigmoid=True), vectors(dtype, 6)
 
 
 @case

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -13,7 +15,7 @@ import pytest
 from registry import linear_sampler, mlp, mlp_params, vectors
 
 import nfk
-from nfk import fitting
+from nfk import files, fitting
 
 PARAMS = mlp_params(np.float32, 6, 8, 4)
 X = vectors(np.float32, 6)
@@ -228,8 +230,9 @@ def test_a_file_of_another_model(saved):
 
 def test_the_same_weights_in_another_function(saved):
     """Equal parameters do not make an equal network: the score of a probe example differs."""
+    relu = lambda p, x: jax.nn.relu(x @ p["first"]["kernel"] + p["first"]["bias"]) @ p["second"]["kernel"]  # noqa: E731
     with pytest.raises(ValueError, match="another network: with the same parameters"):
-        nfk.load(saved, nfk.classifier(lambda params, x: 2 * mlp(params, x), PARAMS))(X)
+        nfk.load(saved, nfk.classifier(relu, PARAMS))(X)
 
 
 def test_an_unwritable_folder_is_found_before_the_fit(model, tmp_path, monkeypatch):
@@ -311,6 +314,129 @@ def test_interruption_before_anything_is_known(model, monkeypatch):
     monkeypatch.setattr(fitting, "estimate", stop)
     with pytest.raises(nfk.Interrupted, match="nothing to keep"):
         nfk.fit(model, X, 3)
+
+
+def test_interruption_of_the_power_iteration(model, monkeypatch, tmp_path):
+    from nfk.features import GradientFeatures
+
+    original, calls = GradientFeatures.rmatmat, []
+
+    def interrupted(self, weights):
+        calls.append(1)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return original(self, weights)
+
+    monkeypatch.setattr(GradientFeatures, "rmatmat", interrupted)
+    with pytest.raises(nfk.Interrupted, match="finished passes gave 3 components") as stop:
+        nfk.fit(model, X, 3, method="power", save=tmp_path)
+    assert stop.value.result.rank == 3
+    np.testing.assert_array_equal(nfk.load(tmp_path, model).right, stop.value.result.right)  # saved, too
+
+
+def test_a_real_ctrl_c():
+    """A signal in the middle of a fit, as a terminal sends it."""
+    script = """
+import os, signal, threading, numpy as np, jax.numpy as jnp, nfk
+rng = np.random.default_rng(0)
+model = nfk.energy(lambda w, x: jnp.sum(jnp.tanh(x @ w)), rng.standard_normal((60, 90), dtype=np.float32))
+X = rng.standard_normal((2000, 60), dtype=np.float32)
+nfk.fit(model, X, 8)
+from nfk.features import GradientFeatures
+original, calls = GradientFeatures.fused, []
+def counted(self, block):
+    calls.append(1)
+    if len(calls) == 4:
+        os.kill(os.getpid(), signal.SIGINT)
+    return original(self, block)
+GradientFeatures.fused = counted
+try:
+    nfk.fit(model, X, 8, side="parameters", tol=1e-12, keep=False)
+except nfk.Interrupted as stop:
+    print(stop.result.rank, stop.result(X[:3]).shape)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.stdout == "8 (3, 8)\n", result.stderr
+
+
+def test_a_sampler_that_returns_too_few():
+    critic = lambda params, x: mlp(params, x)[0]  # noqa: E731
+    few = nfk.gan(critic, PARAMS, sample=lambda key, n: jax.random.normal(key, (64, 6)))
+    with pytest.raises(ValueError, match=r"returned an array of shape \(64, 6\) for n=256: return n examples"):
+        nfk.fit(few, X, 3)
+    swapped = nfk.gan(critic, PARAMS, sample=lambda n, key: jax.random.normal(key, (n, 6)))
+    with pytest.raises(ValueError, match=r"(?s)sample\(key, n\) failed.*takes a jax key first"):
+        nfk.fit(swapped, X, 3)
+
+
+def test_a_source_that_returns_too_few():
+    class Short:
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, rows):
+            return X[rows][:5]
+
+    with pytest.raises(ValueError, match="a slice must return as many examples as were asked for"):
+        nfk.fit(nfk.classifier(mlp, PARAMS), Short(), 3)
+
+
+def test_a_source_may_use_its_memory_again(model):
+    class Reusing:
+        buffer = np.empty((64, 6), np.float32)
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, rows):
+            part = X[rows]
+            self.buffer[: len(part)] = part
+            return self.buffer[: len(part)]
+
+    for engine in ("gradients", "products"):
+        found = nfk.fit(model, Reusing(), 3, engine=engine).eigenvalues
+        np.testing.assert_allclose(found, nfk.fit(model, X, 3).eigenvalues, rtol=1e-4)
+
+
+def test_a_save_that_fails_returns_the_embedding(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "save_file", lambda *a: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.warns(UserWarning, match="failed: disk full; the embedding is returned all the same"):
+        embedding = nfk.fit(model, X, 3, save=tmp_path / "run")
+    assert embedding.rank == 3
+
+
+def test_other_files_in_the_folder_are_left_alone(model, tmp_path):
+    (tmp_path / "embedding-mine.safetensors").write_text("mine")
+    embedding = nfk.fit(model, X, 3, save=tmp_path)
+    nfk.fit(model, X, 2, save=tmp_path)
+    assert (tmp_path / "embedding-mine.safetensors").read_text() == "mine"
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+    assert embedding.rank == 3
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda: nfk.fit(mlp, X, 3), "model is a function: wrap the network first"),
+        (lambda: nfk.classifier(PARAMS, mlp), r"takes a function first.*nfk.classifier\(function, params\)"),
+        (lambda: nfk.classifier(mlp, {**PARAMS, "name": "net"}), r"params\['name'\] is a builtins.str, not an array"),
+        (lambda: nfk.classifier(mlp, {**PARAMS, "key": jax.random.key(0)}), r"params\['key'\] has dtype random key"),
+        (lambda: nfk.fit(nfk.classifier(lambda p, x: (mlp(p, x), x), PARAMS), X, 3), "apply returned a tuple"),
+        (lambda: nfk.fit(nfk.network(lambda p, x: (mlp(p, x), x), PARAMS), X, 3), "returned a tuple: return one array"),
+        (lambda: nfk.fit(nfk.density(lambda p, x: jnp.argmax(mlp(p, x)), PARAMS), X, 3), "dtype int32: return floats"),
+        (lambda: nfk.fit(nfk.classifier(mlp, PARAMS), "hello", 3), "X is text"),
+        (lambda: nfk.fit(nfk.classifier(mlp, PARAMS), (row for row in X), 3), "has no length and slices"),
+        (lambda: nfk.fit(nfk.classifier(mlp, PARAMS), X, 3, tol="small"), "tol='small' must be a positive number"),
+        (lambda: nfk.fit(nfk.classifier(mlp, PARAMS), X, 3, oversamples=2.5), "oversamples=2.5 must be a whole number"),
+        (lambda: nfk.fit(nfk.classifier(mlp, PARAMS), X, 3, key=None), "key=None must be a whole number"),
+        (lambda: nfk.classifier(mlp, PARAMS, centred="no"), "centred='no' must be True or False"),
+        (lambda: nfk.classifier(mlp, PARAMS, samples="many", sample=None), "samples='many' must be a number"),
+        (lambda: nfk.gram(nfk.classifier(mlp, PARAMS), X[:0]), "X holds no examples"),
+    ],
+)
+def test_common_mistakes_are_told(mistake, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        mistake()
 
 
 def test_no_warning_on_an_ordinary_fit(model):

@@ -160,6 +160,12 @@ def test_a_device_basis_gives_the_same_fit(case, close):
     close(E @ E.T, F @ F.T)
 
 
+def test_the_device_changes_nothing(case):
+    with jax.default_device(jax.devices()[3]):
+        elsewhere = nfk.fit(case.model, case.X, 4, tol=case.tol)
+    np.testing.assert_allclose(elsewhere.eigenvalues, case.embedding.eigenvalues, rtol=1e-5)
+
+
 def test_runs_are_reproducible(case):
     again = nfk.fit(case.model, case.X, 4, tol=case.tol)
     np.testing.assert_array_equal(again.training, case.embedding.training)

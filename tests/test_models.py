@@ -134,5 +134,42 @@ def test_a_memory_map_is_read_in_place(tmp_path):
     np.testing.assert_array_equal(nfk.fit(model, mapped, 3).training, nfk.fit(model, X, 3).training)
 
 
+def test_parameters_of_every_kind():
+    """Scalars, Python numbers, empty arrays, keys left out: whatever a network's pytree holds."""
+    params = {"w": X[0], "gain": 1.5, "none": None, "empty": np.zeros((0, 3), np.float32), "key": jax.random.key(0)}
+    score = lambda p, x: jnp.sum(jnp.tanh(p["w"] * x) * p["gain"])  # noqa: E731
+    model = nfk.energy(score, params, parameters=lambda path: path != "key")
+    for engine in ("gradients", "products"):
+        assert np.isfinite(nfk.fit(model, X, 3, engine=engine)(X)).all()
+
+
+def test_a_list_of_lists_is_an_array():
+    model = nfk.classifier(mlp, PARAMS)
+    np.testing.assert_allclose(nfk.fit(model, X.tolist(), 3).training, nfk.fit(model, X, 3).training, rtol=1e-4)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_any_kind_of_key_is_saved_and_loaded(impl, tmp_path):
+    elbo = lambda p, x, key: mlp(p, x + jax.random.normal(key, x.shape))[0]  # noqa: E731
+    model = nfk.vae(elbo, PARAMS)
+    embedding = nfk.fit(model, X, 3, key=jax.random.key(5, impl=impl))
+    np.testing.assert_array_equal(nfk.load(embedding.save(tmp_path), model)(X), embedding(X))
+
+
+def test_a_model_is_compiled_once():
+    """A second fit of the same shape traces nothing."""
+    traced = []
+
+    def apply(params, x):
+        traced.append(1)
+        return mlp(params, x)
+
+    model = nfk.classifier(apply, PARAMS)
+    nfk.fit(model, X, 3)
+    first = len(traced)
+    nfk.fit(model, X, 3, key=1)
+    assert len(traced) - first <= 5  # shapes, FLOPs and the probe are looked at again; the gradients are not
+
+
 def test_an_empty_call_gives_an_empty_embedding():
     assert nfk.fit(nfk.classifier(mlp, PARAMS), X, 3)(X[:0]).shape == (0, 3)

@@ -136,6 +136,20 @@ def test_the_budget_is_kept(megabytes):
     assert report["used"] <= megabytes * 2**20 + 60 * 2**20
 
 
+PRODUCTS = SCRIPT.replace(
+    "fitted = nfk.fit(model, X, 20,",
+    'model = nfk.network(apply, params)\nfitted = nfk.fit(model, X[:64], 4, engine="products",',
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads resident memory from /proc")
+def test_the_budget_is_kept_by_products_too():
+    """Ten outputs of 315,000 parameters: a batch of 32 examples' gradients would take 400 MB."""
+    command = [sys.executable, "-W", "ignore", "-c", PRODUCTS, str(300 * 2**20)]
+    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert report["used"] <= 360 * 2**20
+
+
 def test_flops_grow_with_the_rank_and_the_data():
     small, large = nfk.plan(MODEL, X[:100], 8), nfk.plan(MODEL, X, 16)
     assert large.flops > 2 * small.flops

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from registry import mlp, mlp_params, vectors
@@ -62,6 +64,12 @@ def test_an_ntk_has_its_outputs_side_by_side():
     assert estimator.transform(X).shape == (60, 12)
     assert len(estimator.get_feature_names_out()) == 12
     np.testing.assert_array_equal(estimator.transform(X)[0, :4], estimator.embedding_(X)[0])
+
+
+def test_a_fitted_pipeline_is_pickled():
+    estimator = FisherEmbedding(MODEL, n_components=3, random_state=None).fit(X)
+    again = pickle.loads(pickle.dumps(estimator))
+    np.testing.assert_allclose(again.transform(X), estimator.transform(X), rtol=1e-6)
 
 
 def test_bad_use_is_told():

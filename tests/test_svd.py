@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nfk.blocks import add_product, gram, orthonormalise, project_out
 from nfk.svd import ConvergenceWarning, Goal, exact, krylov, power
@@ -141,9 +145,40 @@ def test_groups_of_columns_change_nothing(columns):
     assert grouped.residuals.max() <= 1e-6
 
 
+def test_the_limit_of_the_precision_is_told():
+    """Singular values down to 1e-5 of the first in float32: the residuals say what they are, and so does a warning."""
+    V = matrix(10.0 ** -np.linspace(0, 5, 40), 100, 80, np.float32)
+    with pytest.warns(ConvergenceWarning, match="the limit of float32"):
+        svd = decompose(V, 38, "parameters", tol=1e-3)
+    assert svd.residuals.max() > 1e-3
+
+
+def test_too_few_components_for_the_variance_are_told():
+    V = matrix(np.ones(100), 150, 200)
+    with pytest.warns(ConvergenceWarning, match="components explain .* raise max_steps or memory"):
+        decompose(V, 0.9, "parameters", most_steps=2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    spectrum=st.lists(st.floats(1e-3, 1e3), min_size=12, max_size=30),
+    side=st.sampled_from(["parameters", "examples"]),
+    seed=st.integers(0, 1000),
+)
+def test_any_spectrum_is_found_and_bounded(spectrum, side, seed):
+    spectrum = np.sort(spectrum)[::-1]
+    with warnings.catch_warnings():  # six orders of magnitude may be beyond the precision; the bound must hold
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        svd = decompose(matrix(spectrum, 40, 50, seed=seed), 5, side, tol=1e-6)
+    values = svd.singular_values**2
+    nearest = np.abs(values[:, None] - spectrum**2).min(axis=1)
+    assert (nearest <= svd.residuals * values + 1e-12 * spectrum[0] ** 2).all()
+    np.testing.assert_allclose(values, spectrum[:5] ** 2, rtol=1e-5)
+
+
 def test_too_few_steps_warn_and_tell_the_truth():
     V = matrix(1 / np.sqrt(1 + np.arange(150.0)), 300, 400)
-    with pytest.warns(ConvergenceWarning, match="worst residual"):
+    with pytest.warns(ConvergenceWarning, match="residual above tol=1e-08.*raise max_steps"):
         svd = decompose(V, 20, "parameters", tol=1e-8, most_steps=2)
     assert svd.residuals.max() > 1e-8
 

@@ -47,18 +47,25 @@ class Embedding:
     unrolled: bool = False
     microbatch: int = 32
     plan: Plan | None = field(default=None, repr=False)
-    zero_score: list[float] = field(default_factory=list, repr=False)
+    probe: list[float] = field(default_factory=list, repr=False)
     checked: bool = field(default=True, repr=False)
 
     @classmethod
     def from_svd(
-        cls, svd: SVD, model: Model, moments: Moments, key: jax.Array, examples: Examples, plan: Plan
+        cls,
+        svd: SVD,
+        model: Model,
+        moments: Moments,
+        key: jax.Array,
+        examples: Examples,
+        plan: Plan,
+        probe: list[float],
     ) -> Embedding:
         return cls(
             model=model, moments=moments, right=svd.right, left=svd.left, singular_values=svd.singular_values,
             residuals=svd.residuals, trace=svd.trace, passes=svd.passes + (moments.count > 0), score_key=key,
             example_shapes=example_shapes(examples), outputs=plan.problem.outputs, engine=plan.engine,
-            unrolled=plan.unrolled, microbatch=plan.microbatch, plan=plan, zero_score=probe_score(model, examples),
+            unrolled=plan.unrolled, microbatch=plan.microbatch, plan=plan, probe=probe,
         )  # fmt: skip
 
     @property
@@ -110,7 +117,7 @@ class Embedding:
 
     def _features(self, examples: Examples, reporter: Reporter) -> GradientFeatures | ProductFeatures:
         on_host = isinstance(self.right, np.ndarray)
-        microbatch = min(self.microbatch, 1 << (len(examples) - 1).bit_length())
+        microbatch = min(self.microbatch, 64 if on_host else CHUNK_ROWS, 1 << (len(examples) - 1).bit_length())
         common: dict[str, Any] = dict(microbatch=microbatch, on_host=on_host, reporter=reporter)
         if self.engine == "products":
             columns = min(32, self.rank)
@@ -137,10 +144,10 @@ class Embedding:
         if self.checked:
             return
         now = probe_score(self.model, examples)
-        if not np.allclose(now, self.zero_score, rtol=1e-3, atol=1e-5, equal_nan=True):
+        if not np.allclose(now, self.probe, rtol=1e-3, atol=1e-5, equal_nan=True):
             raise ValueError(
-                "this embedding was fitted with another network: with the same parameters, the score of an all-zero "
-                f"example was {self.zero_score[0]:.6g} and is {now[0]:.6g} now; pass the function it was fitted with"
+                "this embedding was fitted with another network: with the same parameters, the score of a fixed "
+                f"example was {self.probe[0]:.6g} and is {now[0]:.6g} now; pass the function it was fitted with"
             )
         object.__setattr__(self, "checked", True)  # once is enough
 
@@ -154,7 +161,8 @@ class Embedding:
         facts = {
             "trace": self.trace, "passes": self.passes, "count": self.moments.count, "outputs": self.outputs,
             "example_shapes": _as_json(self.example_shapes), "engine": self.engine, "unrolled": self.unrolled,
-            "microbatch": self.microbatch, "zero_score": self.zero_score, "model": files.describe_model(self.model),
+            "microbatch": self.microbatch, "probe": self.probe, "key_impl": str(jax.random.key_impl(self.score_key)),
+            "model": files.describe_model(self.model),
         }  # fmt: skip
         return files.write(Path(folder), tensors, facts)
 
@@ -168,9 +176,10 @@ def load(folder: str | Path, model: Model) -> Embedding:
     return Embedding(
         model=model, moments=moments, right=tensors["right"] if on_host else jnp.asarray(tensors["right"]),
         left=tensors["left"], singular_values=tensors["singular_values"], residuals=tensors["residuals"],
-        trace=facts["trace"], passes=facts["passes"], score_key=jax.random.wrap_key_data(jnp.asarray(tensors["key"])),
+        trace=facts["trace"], passes=facts["passes"],
+        score_key=jax.random.wrap_key_data(jnp.asarray(tensors["key"]), impl=facts["key_impl"]),
         example_shapes=_from_json(facts["example_shapes"]), outputs=facts["outputs"], engine=facts["engine"],
-        unrolled=facts["unrolled"] and on_host, microbatch=facts["microbatch"], zero_score=facts["zero_score"],
+        unrolled=facts["unrolled"] and on_host, microbatch=facts["microbatch"], probe=facts["probe"],
         checked=False,
     )  # fmt: skip
 
@@ -183,9 +192,18 @@ def example_shapes(examples: Examples) -> Any:
 
 
 def probe_score(model: Model, examples: Examples) -> list[float]:
-    """The score of an all-zero example: a fingerprint of the function beside that of its parameters."""
-    zero = jax.tree.map(lambda leaf: np.zeros_like(np.asarray(leaf)[0]), examples.slice(0, 1))
-    return np.asarray(model.score_of(model.params, zero, jax.random.key(0)), np.float64).reshape(-1).tolist()
+    """The score of a fixed pseudo-random example: a fingerprint of the function beside that of its parameters."""
+    rng = np.random.default_rng(0)
+
+    def draw(leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)[0]
+        if np.issubdtype(leaf.dtype, np.integer) or leaf.dtype == bool:
+            return rng.integers(0, 2, leaf.shape).astype(leaf.dtype)  # 0 and 1 are tokens of every vocabulary
+        return rng.standard_normal(leaf.shape).astype(leaf.dtype)
+
+    example = jax.tree.map(draw, examples.slice(0, 1))
+    score = jax.jit(model.score_of)(model.params, example, jax.random.key(0))
+    return np.asarray(score, np.float64).reshape(-1).tolist()
 
 
 def _as_json(shapes: Any) -> Any:

@@ -188,13 +188,15 @@ class ProductFeatures:
         *,
         microbatch: int,
         columns: int,
+        gradients: int = 1,
         on_host: bool = True,
         trace: float | None = None,
         reporter: Reporter | None = None,
     ) -> None:
-        """`trace`, where the moments pass has given it already, saves the pass that `trace()` needs."""
+        """`trace`, where the moments pass has given it already, saves the pass that `trace()` needs; else it takes
+        that many `gradients` at once."""
         self.differentiator, self.examples, self.moments = differentiator, examples, moments
-        self.microbatch, self.columns, self.on_host = microbatch, columns, on_host
+        self.microbatch, self.columns, self.gradients, self.on_host = microbatch, columns, gradients, on_host
         self.reporter = reporter or Reporter(show=False)
         self.shape = (len(examples) * differentiator.outputs, differentiator.layout.size)
         self.dtype = differentiator.layout.dtype
@@ -211,7 +213,7 @@ class ProductFeatures:
         if self._trace is None:
             rows = GradientFeatures(
                 self.differentiator, self.examples, self.moments,
-                microbatch=self.microbatch, chunk=self.microbatch, on_host=self.on_host, reporter=self.reporter,
+                microbatch=self.gradients, chunk=self.gradients, on_host=self.on_host, reporter=self.reporter,
             )  # fmt: skip
             self._trace = rows.trace()
             self.passes += 1

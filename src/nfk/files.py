@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
@@ -38,6 +39,7 @@ def check_writable(folder: Path) -> None:
 
 def write(folder: Path, tensors: dict[str, np.ndarray], facts: dict[str, Any]) -> Path:
     check_writable(folder)
+    previous = _previous_tensors(folder)
     partial = folder / f".writing-{os.getpid()}"
     try:
         save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, partial)
@@ -48,10 +50,17 @@ def write(folder: Path, tensors: dict[str, np.ndarray], facts: dict[str, Any]) -
         os.replace(partial, folder / FACTS)
     finally:
         partial.unlink(missing_ok=True)
-    for old in folder.glob("embedding-*.safetensors"):
-        if old != target:
-            old.unlink()
+    if previous is not None and previous != target:
+        previous.unlink(missing_ok=True)
     return folder
+
+
+def _previous_tensors(folder: Path) -> Path | None:
+    """The file that the embedding saved here before points to: the only one that a new save may remove."""
+    try:
+        return folder / Path(json.loads((folder / FACTS).read_text())["tensors"]).name
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -96,6 +105,8 @@ def describe_model(model: Model) -> dict[str, Any]:
 
 
 def _hash_array(leaf: Any) -> str:
+    if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
     array = np.asarray(leaf)
     return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()).hexdigest()[
         :16

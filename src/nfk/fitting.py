@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from nfk import files
 from nfk.blocks import random_block
-from nfk.embedding import Embedding
+from nfk.embedding import Embedding, probe_score
 from nfk.features import GradientFeatures, ProductFeatures
 from nfk.gradients import Differentiator
 from nfk.models import Model, split_key
@@ -38,6 +39,7 @@ def plan(
     oversamples: int = 10,
 ) -> Plan:
     """What `fit` would do with the same arguments, and at what cost. Takes one trace of the network, runs nothing."""
+    _check_model(model)
     examples = Examples(X)
     _check_count(examples)
     return make_plan(
@@ -77,13 +79,16 @@ def fit(
     folder, checked before the work and written after it. Typically 8 passes over the gradients; memory beyond the data
     does not grow with N, except for N x columns numbers, unless all gradients fit in the budget and are kept.
 
-    Ctrl-C raises `nfk.Interrupted`; its `result` is the embedding that the finished passes are worth.
+    Ctrl-C raises `nfk.Interrupted`; its `result` is the embedding that the finished passes are worth (saved, too, where
+    `save` names a folder).
     """
+    _check_model(model)
     examples = Examples(X)
     _check_count(examples)
     _check_options(tol, oversamples, max_steps)
     if save is not None:
         files.check_writable(Path(save))
+        files.describe_model(model)
     chosen = make_plan(
         model,
         examples,
@@ -97,11 +102,25 @@ def fit(
     )
     examples.check()
     reporter = Reporter(progress)
-    with reporter.running():
-        embedding = _Fit(model, examples, chosen, key, tol, max_steps, reporter).run()
+    try:
+        with reporter.running():
+            embedding = _Fit(model, examples, chosen, key, tol, max_steps, reporter).run()
+    except Interrupted as stop:
+        if save is not None and isinstance(stop.result, Embedding):
+            _save(stop.result, save)
+        raise
     if save is not None:
-        embedding.save(save)
+        _save(embedding, save)
     return embedding
+
+
+def _save(embedding: Embedding, folder: str | Path) -> None:
+    """What was computed is returned even where it cannot be written."""
+    try:
+        embedding.save(folder)
+    except OSError as error:
+        text = f"save={str(folder)!r} failed: {error}; the embedding is returned all the same, save it elsewhere"
+        warnings.warn(text, stacklevel=3)
 
 
 def _check_count(examples: Examples) -> None:
@@ -111,13 +130,21 @@ def _check_count(examples: Examples) -> None:
         raise ValueError("X holds one example: a kernel over a data set needs at least two; is the batch axis missing?")
 
 
+def _check_model(model: Any) -> None:
+    if not isinstance(model, Model):
+        raise TypeError(
+            f"model is a {type(model).__name__}: wrap the network first, as in nfk.classifier(apply, params); there "
+            "are also nfk.gan, nfk.energy, nfk.vae, nfk.density and nfk.network"
+        )
+
+
 def _check_options(tol: float, oversamples: int, max_steps: int) -> None:
-    if not tol > 0:
-        raise ValueError(f"tol={tol} is not positive: 1e-3 is a good start")
-    if oversamples < 0:
-        raise ValueError(f"oversamples={oversamples} is negative: use 0 or more")
-    if max_steps < 1:
-        raise ValueError(f"max_steps={max_steps} leaves no step to take: use 1 or more")
+    if not isinstance(tol, (int, float, np.floating)) or not tol > 0:
+        raise ValueError(f"tol={tol!r} must be a positive number: 1e-3 is a good start")
+    if not isinstance(oversamples, (int, np.integer)) or oversamples < 0:
+        raise ValueError(f"oversamples={oversamples!r} must be a whole number, 0 or more")
+    if not isinstance(max_steps, (int, np.integer)) or max_steps < 1:
+        raise ValueError(f"max_steps={max_steps!r} must be a whole number, 1 or more")
 
 
 class _Fit:
@@ -131,12 +158,13 @@ class _Fit:
         start_key, self.sample_key, self.score_key = split_key(key)
         self.seed = np.random.default_rng(np.asarray(jax.random.key_data(start_key)).tolist())
         self.differentiator = Differentiator(model, self.score_key, plan.problem.outputs, plan.unrolled)
+        self.probe = probe_score(model, examples)
 
     def run(self) -> Embedding:
-        if self.plan.rival is not None:
-            self._time_engines()
         moments: Any = None
         try:
+            if self.plan.rival is not None:
+                self._time_engines()
             moments, kept, start = self._moments()
             return self._embedding(self._decompose(self._operator(moments, kept), start), moments)
         except KeyboardInterrupt as stop:
@@ -145,7 +173,7 @@ class _Fit:
             raise Interrupted(_interrupted_text(result), result) from None
 
     def _embedding(self, svd: SVD, moments: Moments) -> Embedding:
-        return Embedding.from_svd(svd, self.model, moments, self.score_key, self.examples, self.plan)
+        return Embedding.from_svd(svd, self.model, moments, self.score_key, self.examples, self.plan, self.probe)
 
     def _moments(self) -> tuple[Moments, np.ndarray | None, np.ndarray | None]:
         """The moments; the raw gradients where they are kept and the same pass gives both; a start for the SVD."""
@@ -165,14 +193,15 @@ class _Fit:
 
     def _operator(self, moments: Moments, kept: np.ndarray | None = None) -> GradientFeatures | ProductFeatures:
         plan = self.plan
-        common: dict[str, Any] = dict(microbatch=plan.microbatch, on_host=plan.problem.on_host, reporter=self.reporter)
+        common: dict[str, Any] = dict(on_host=plan.problem.on_host, reporter=self.reporter)
         if plan.engine == "products":
-            known = moments.trace if plan.problem.moments_over_data else None
+            known = moments.trace if plan.problem.trace_known else None
             return ProductFeatures(
-                self.differentiator, self.examples, moments, columns=plan.chunk, trace=known, **common
-            )
+                self.differentiator, self.examples, moments, microbatch=plan.chunk, columns=plan.group,
+                gradients=plan.microbatch, trace=known, **common,
+            )  # fmt: skip
         return GradientFeatures(
-            self.differentiator, self.examples, moments, chunk=plan.chunk, kept=kept,
+            self.differentiator, self.examples, moments, microbatch=plan.microbatch, chunk=plan.chunk, kept=kept,
             keep=plan.keep and plan.problem.method != "exact", **common,
         )  # fmt: skip
 
@@ -196,17 +225,19 @@ class _Fit:
         """Run a fused pass of both engines over the first chunk, twice each, and take the faster."""
         p = self.plan.problem
         first = Examples(self.examples.slice(0, min(len(self.examples), self.plan.chunk)), self.examples.name)
-        block = random_block(self.seed, (p.parameters, p.width), self.model.layout.dtype, p.on_host)
+        columns = min(plan.columns or p.width for plan in (self.plan, self.plan.rival))
+        block = random_block(self.seed, (p.parameters, columns), self.model.layout.dtype, p.on_host)
         seconds = {}
-        for plan in (self.plan, self.plan.rival):
+        rival: Any = self.plan.rival
+        for plan in (self.plan, rival):
             trial = _Fit(self.model, first, replace(plan, keep=False), 0, self.tol, 1, Reporter(False))
             operator = trial._operator(Moments.trivial(self.model))
             operator.fused(block)
             started = time.perf_counter()
             operator.fused(block)
             seconds[plan.engine] = time.perf_counter() - started
-        if seconds[self.plan.rival.engine] < seconds[self.plan.engine]:
-            self.plan = self.plan.rival
+        if seconds[rival.engine] < seconds[self.plan.engine]:
+            self.plan = rival
             self.differentiator = Differentiator(self.model, self.score_key, p.outputs, self.plan.unrolled)
         self.plan = replace(self.plan, rival=None)
 

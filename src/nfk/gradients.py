@@ -7,7 +7,6 @@ examples passed as arguments.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from nfk.models import Model
 
 
 class Differentiator:
-    """The derivatives of one model's score at its trained parameters.
+    """The derivatives of one model's score at its trained parameters, for one key of its randomness.
 
     `unrolled` writes the examples of a microbatch one after another instead of under one vmap: on a CPU, XLA's
     convolutions by one example are faster than the grouped convolutions that vmap makes of per-example weight
@@ -25,13 +24,40 @@ class Differentiator:
     """
 
     def __init__(self, model: Model, key: jax.Array, outputs: int, unrolled: bool = False) -> None:
-        self.model, self.key, self.outputs, self.unrolled = model, key, outputs, unrolled
+        self.model, self.key, self.outputs = model, key, outputs
         self.layout = model.layout
-        self.chosen, self.others = self.layout.split(model.params)
+        chosen, self.others = self.layout.split(model.params)
+        self.chosen = [jnp.asarray(leaf) for leaf in chosen]
+        self._compiled: _Compiled = model.cache.setdefault((outputs, unrolled), _Compiled(model, outputs, unrolled))
+
+    def rows(self, mean: list, scale: list, batch: Any) -> list:
+        """s * (g(x) - z) for a batch, leaf by leaf: arrays of (rows, size of the leaf), or lists of them."""
+        return self._compiled.rows(self.chosen, self.others, self.key, mean, scale, batch)
+
+    def forward_product(self, columns: list, batch: Any) -> jax.Array:
+        """J M by JVP: `columns` are U tangents as parameter leaves with a leading axis; (rows, U)."""
+        return self._compiled.forward(self.chosen, self.others, self.key, columns, batch)
+
+    def reverse_product(self, weights: jax.Array, batch: Any) -> jax.Array:
+        """J' W by VJP: `weights` is (rows, U); (P, U)."""
+        return self._compiled.reverse(self.chosen, self.others, self.key, weights, batch)
+
+
+class _Compiled:
+    """The compiled functions, kept with the model so that a second fit of it compiles nothing."""
+
+    def __init__(self, model: Model, outputs: int, unrolled: bool) -> None:
+        self.score_of, self.layout = model.score_of, model.layout
+        self.outputs, self.unrolled = outputs, unrolled
+        self.rows, self.forward, self.reverse = jax.jit(self._rows), jax.jit(self._forward), jax.jit(self._reverse)
 
     def _scores(self, chosen: list, others: list, key: jax.Array, example: Any) -> jax.Array:
         """The score as a vector of `outputs` numbers."""
-        return self.model.score_of(self.layout.join(chosen, others), example, key).reshape(self.outputs)
+        return self.score_of(self.layout.join(chosen, others), example, key).reshape(self.outputs)
+
+    def _batch_scores(self, others: list, key: jax.Array, batch: Any) -> Callable[[list], jax.Array]:
+        """All scores of a batch in one vector, as a function of the chosen parameters."""
+        return lambda chosen: jax.vmap(lambda x: self._scores(chosen, others, key, x))(batch).reshape(-1)
 
     def _example_rows(self, chosen: list, others: list, key: jax.Array, example: Any) -> list:
         """g(x), leaf by leaf: each (outputs, size of the leaf)."""
@@ -39,57 +65,28 @@ class Differentiator:
             gradient = jax.grad(lambda leaves: self._scores(leaves, others, key, example)[0])(chosen)
         else:
             gradient = jax.jacrev(lambda leaves: self._scores(leaves, others, key, example))(chosen)
-        return [leaf.reshape(self.outputs, -1).astype(self.layout.dtype) for leaf in gradient]
+        sizes = self.layout.sizes
+        return [g.reshape(self.outputs, p).astype(self.layout.dtype) for g, p in zip(gradient, sizes, strict=True)]
 
-    @cached_property
-    def _rows(self) -> Callable:
-        def rows(chosen: list, others: list, key: jax.Array, mean: list, scale: list, batch: Any) -> list:
-            def one(example: Any) -> list:
-                leaves = self._example_rows(chosen, others, key, example)
-                return [(leaf - z) * s for leaf, z, s in zip(leaves, mean, scale, strict=True)]
+    def _rows(self, chosen: list, others: list, key: jax.Array, mean: list, scale: list, batch: Any) -> list:
+        def one(example: Any) -> list:
+            leaves = self._example_rows(chosen, others, key, example)
+            return [(leaf - z) * s for leaf, z, s in zip(leaves, mean, scale, strict=True)]
 
-            if not self.unrolled:
-                return [leaf.reshape(-1, leaf.shape[-1]) for leaf in jax.vmap(one)(batch)]
-            size = len(jax.tree.leaves(batch)[0])
-            parts = [one(jax.tree.map(lambda leaf, i=i: leaf[i], batch)) for i in range(size)]
-            return [list(leaves) for leaves in zip(*parts, strict=True)]
+        if not self.unrolled:
+            leaves = jax.vmap(one)(batch)
+            return [leaf.reshape(leaf.shape[0] * leaf.shape[1], leaf.shape[2]) for leaf in leaves]
+        size = len(jax.tree.leaves(batch)[0])
+        parts = [one(jax.tree.map(lambda leaf, i=i: leaf[i], batch)) for i in range(size)]
+        return [list(leaves) for leaves in zip(*parts, strict=True)]
 
-        return jax.jit(rows)
+    def _forward(self, chosen: list, others: list, key: jax.Array, columns: list, batch: Any) -> jax.Array:
+        scores = self._batch_scores(others, key, batch)
+        return jax.vmap(lambda tangent: jax.jvp(scores, (chosen,), (tangent,))[1], out_axes=1)(columns)
 
-    def rows(self, mean: list, scale: list, batch: Any) -> list:
-        """s * (g(x) - z) for a batch, leaf by leaf: arrays of (rows, size of the leaf), or lists of them."""
-        return self._rows(self.chosen, self.others, self.key, mean, scale, batch)
-
-    @cached_property
-    def _forward(self) -> Callable:
-        def forward(chosen: list, others: list, key: jax.Array, columns: list, batch: Any) -> jax.Array:
-            def scores(chosen: list) -> jax.Array:
-                return jax.vmap(lambda x: self._scores(chosen, others, key, x))(batch).reshape(-1)
-
-            def one(tangent: list) -> jax.Array:
-                return jax.jvp(scores, (chosen,), (tangent,))[1]
-
-            return jax.vmap(one, out_axes=1)(columns)
-
-        return jax.jit(forward)
-
-    def forward_product(self, columns: list, batch: Any) -> jax.Array:
-        """J M by JVP: `columns` are U tangents as parameter leaves with a leading axis; (rows, U)."""
-        return self._forward(self.chosen, self.others, self.key, columns, batch)
-
-    @cached_property
-    def _reverse(self) -> Callable:
-        def reverse(chosen: list, others: list, key: jax.Array, weights: jax.Array, batch: Any) -> jax.Array:
-            def scores(chosen: list) -> jax.Array:
-                return jax.vmap(lambda x: self._scores(chosen, others, key, x))(batch).reshape(-1)
-
-            values, pullback = jax.vjp(scores, chosen)
-            leaves = jax.vmap(lambda w: pullback(w.astype(values.dtype))[0], in_axes=1)(weights)
-            flat = [leaf.reshape(weights.shape[1], -1).astype(self.layout.dtype) for leaf in leaves]
-            return jnp.concatenate(flat, axis=1).T
-
-        return jax.jit(reverse)
-
-    def reverse_product(self, weights: jax.Array, batch: Any) -> jax.Array:
-        """J' W by VJP: `weights` is (rows, U); (P, U)."""
-        return self._reverse(self.chosen, self.others, self.key, weights, batch)
+    def _reverse(self, chosen: list, others: list, key: jax.Array, weights: jax.Array, batch: Any) -> jax.Array:
+        values, pullback = jax.vjp(self._batch_scores(others, key, batch), chosen)
+        leaves = jax.vmap(lambda w: pullback(w.astype(values.dtype))[0], in_axes=1)(weights)
+        sizes = self.layout.sizes
+        flat = [g.reshape(weights.shape[1], p).astype(self.layout.dtype) for g, p in zip(leaves, sizes, strict=True)]
+        return jnp.concatenate(flat, axis=1).T

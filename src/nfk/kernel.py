@@ -71,6 +71,9 @@ def gram(model: Model, X: Any, Y: Any = None, *, key: Any = 0) -> np.ndarray:
 
     Moments over data are those of X. `Y=None` gives K(X, X).
     """
+    for name, examples in (("X", X), ("Y", Y)):
+        if examples is not None:
+            Examples(examples, name).check()
     V = fisher_vectors(model, X, key=key)
     return V @ (V if Y is None else fisher_vectors(model, Y, reference=X, key=key)).T
 

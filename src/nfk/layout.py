@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+KEY = "random key"
 PathFilter = str | Sequence[str] | Callable[[str], bool] | None
 
 
@@ -39,7 +40,7 @@ class Layout:
             treedef=treedef,
             paths=paths,
             shapes=tuple(np.shape(leaf) for leaf in leaves),
-            dtypes=tuple(str(jnp.result_type(leaf)) for leaf in leaves),
+            dtypes=tuple(_dtype_of(leaf, path) for leaf, path in zip(leaves, paths, strict=True)),
             chosen=tuple(bool(keep(path)) for path in paths),
         )
         layout._check(parameters)
@@ -54,7 +55,7 @@ class Layout:
                 f"({', '.join(self.paths[:5])}, ...): change the pattern"
             )
         for path, dtype, chosen in zip(self.paths, self.dtypes, self.chosen, strict=True):
-            if chosen and not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
+            if chosen and (dtype == KEY or not jnp.issubdtype(jnp.dtype(dtype), jnp.floating)):
                 raise TypeError(
                     f"params[{path!r}] has dtype {dtype}, but a score is differentiated in real floating-point "
                     f"parameters: leave it out with parameters=lambda path: path != {path!r}, or cast it to float"
@@ -105,6 +106,17 @@ class Layout:
         return [
             piece.reshape(shape).astype(dtype) for piece, (shape, dtype) in zip(self.pieces(vector), kept, strict=True)
         ]
+
+
+def _dtype_of(leaf: Any, path: str) -> str:
+    try:
+        dtype = jnp.result_type(leaf)
+        return KEY if jnp.issubdtype(dtype, jax.dtypes.prng_key) else str(dtype)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"params[{path!r}] is a {type(leaf).__module__}.{type(leaf).__name__}, not an array of numpy or jax: "
+            "convert it (tensor.detach().numpy() for PyTorch), or take it out of params"
+        ) from error
 
 
 def _as_predicate(parameters: PathFilter) -> Callable[[str], bool]:

@@ -7,7 +7,7 @@ constructor            score                     expectation over        centred
 `gan`                  D(x), raw critic output   samples G(h)            yes
 `vae`                  ELBO(x)                   samples, else the data  no
 `density`              log p(x)                  samples, else the data  no
-`classifier`           logsumexp(logits(x))      the data                yes
+`classifier`           logsumexp(logits(x))      the data, or samples    yes
 `network`              each output, a row each   none: the NTK           no
 =====================  ========================  ======================  =======
 """
@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -53,20 +53,25 @@ class Model:
             raise ValueError(f"fisher={self.fisher!r} is unknown: choose 'diagonal' or 'identity'")
         if self.expectation not in ("model", "data"):
             raise ValueError(f"expectation={self.expectation!r} is unknown: choose 'model' or 'data'")
+        if not isinstance(self.centred, bool):
+            raise TypeError(f"centred={self.centred!r} must be True or False")
         if self.expectation == "model" and self.sample is None:
             raise ValueError(
                 "expectation='model' needs samples of the model: pass sample=function(key, n) -> n examples, "
                 "or choose expectation='data'"
             )
-        if self.samples < 2:
-            raise ValueError(f"samples={self.samples} is too few for a mean and a variance: use at least 2")
-        if not self.damping >= 0:
-            raise ValueError(f"damping={self.damping} is negative: use 0 or more")
-        for path, leaf in jax.tree_util.tree_flatten_with_path(self.params)[0]:
-            if not np.isfinite(np.asarray(leaf, np.float64)).all() if _is_float(leaf) else False:
-                place = jax.tree_util.keystr(path, simple=True, separator="/")
-                raise ValueError(f"params[{place!r}] holds NaN or infinity: the network did not train, or did not load")
+        if not isinstance(self.samples, (int, np.integer)) or self.samples < 2:
+            raise ValueError(f"samples={self.samples!r} must be a number of samples, at least 2 for a variance")
+        if not isinstance(self.damping, (int, float, np.floating)) or not self.damping >= 0:
+            raise ValueError(f"damping={self.damping!r} must be a number, 0 or more")
         self.layout  # noqa: B018  (its checks belong to construction)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(self.params)[0]:
+            if _is_float(leaf) and not np.isfinite(np.asarray(leaf).astype(np.float64)).all():
+                place = jax.tree_util.keystr(path, simple=True, separator="/")
+                raise ValueError(f"params[{place!r}] holds NaN or infinity: the network did not train or did not load")
+
+    def __getstate__(self) -> dict:
+        return {name: value for name, value in self.__dict__.items() if name not in ("cache", "layout")}
 
     def __deepcopy__(self, memo: dict) -> Model:
         return self  # nothing in it changes, so a copy (scikit-learn's clone makes one) may share it
@@ -81,6 +86,11 @@ class Model:
     def layout(self) -> Layout:
         return Layout.of(self.params, self.parameters)
 
+    @cached_property
+    def cache(self) -> dict:
+        """A place for what is expensive to make again for this model, such as compiled functions."""
+        return {}
+
     @property
     def needs_moments(self) -> bool:
         return self.centred or self.fisher == "diagonal"
@@ -94,23 +104,30 @@ class Model:
     def outputs(self, example: Example) -> int:
         """Rows per example (1 for a scalar score), after a trial evaluation of shapes on one example."""
         try:
-            shape = jax.eval_shape(self.score_of, self.params, example, jax.random.key(0)).shape
+            result = jax.eval_shape(self.score_of, self.params, example, jax.random.key(0))
         except NotAScore:
             raise
         except Exception as error:
             shapes = jax.tree.map(np.shape, example)
             raise ValueError(
                 f"nfk.{self.family} could not be evaluated on one example of shape {shapes}: {error}\n"
-                "The function takes ONE example without a batch axis, and X[0] must be what it expects"
+                "The function takes ONE example without a batch axis, and X[0] must be what it expects; wrap a network "
+                "for batches as lambda params, x: network(params, x[None])[0]"
             ) from error
-        if self.row_per_output:
-            if len(shape) > 1:
-                raise NotAScore(f"apply returned shape {shape} for one example: return a vector of outputs")
-            return int(np.prod(shape))
-        if shape != ():
+        if not hasattr(result, "shape"):
+            raise NotAScore(f"the function of nfk.{self.family} returned a {type(result).__name__}: return one array")
+        if not jnp.issubdtype(result.dtype, jnp.floating):
             raise NotAScore(
-                f"the score of nfk.{self.family} has shape {shape} for one example, but must be a scalar: "
-                "sum it, index it, or use nfk.network for one row per output"
+                f"the score of nfk.{self.family} has dtype {result.dtype}: return floats, to have a gradient"
+            )
+        if self.row_per_output and len(result.shape) <= 1:
+            return int(np.prod(result.shape))
+        if self.row_per_output:
+            raise NotAScore(f"apply returned shape {result.shape} for one example: return a vector of outputs")
+        if result.shape != ():
+            raise NotAScore(
+                f"the score of nfk.{self.family} has shape {result.shape} for one example, but must be a scalar: "
+                "index it ([0] for a batch or channel axis of one), sum it, or use nfk.network for one row per output"
             )
         return 1
 
@@ -145,98 +162,139 @@ def fingerprint(example: Example) -> jax.Array:
 
 def split_key(key: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """A seed or a key, split once by purpose: the start of the SVD, the model samples, the randomness of the score."""
-    if isinstance(key, (int, np.integer)):
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         key = jax.random.key(int(key))
+    if not isinstance(key, jax.Array):
+        raise TypeError(f"key={key!r} must be a whole number (a seed) or a jax key: key=0, say")
     start, sample, score = jax.random.split(key, 3)
     return start, sample, score
 
 
-def _keyless(function: Callable) -> Callable:
-    return lambda params, example, key: function(params, example)
+class Options(TypedDict, total=False):
+    """What every constructor takes besides its function, its parameters and `sample`."""
+
+    centred: bool
+    fisher: Literal["diagonal", "identity"]
+    expectation: Literal["model", "data"]
+    samples: int
+    damping: float
+    parameters: PathFilter
 
 
-def _sampled(sample: Sampler | None) -> str:
-    return "data" if sample is None else "model"
+@dataclass(frozen=True)
+class FreeEnergy:
+    """log sum_y exp f_y(x)."""
+
+    apply: Callable
+
+    def __call__(self, params: Params, example: Example, key: jax.Array) -> jax.Array:
+        logits = self.apply(params, example)
+        shape = getattr(logits, "shape", None)
+        if shape is None:
+            raise NotAScore(f"apply returned a {type(logits).__name__}: return the logits alone")
+        if len(shape) != 1 or shape[0] < 2:
+            raise NotAScore(
+                f"apply returned shape {shape} for one example, but nfk.classifier needs a vector of two or more "
+                "logits: for a batched network use lambda params, x: apply(params, x[None])[0], for a single "
+                "logit f use the pair (-f/2, f/2)"
+            )
+        return jax.nn.logsumexp(logits)
 
 
-def classifier(apply: Callable, params: Params, *, sample: Sampler | None = None, **options: Any) -> Model:
+@dataclass(frozen=True)
+class Plain:
+    """The function itself, or its sigmoid or its negative, without a key."""
+
+    function: Callable
+    then: Literal["nothing", "sigmoid", "negative"] = "nothing"
+
+    def __call__(self, params: Params, example: Example, key: jax.Array) -> jax.Array:
+        value = self.function(params, example)
+        if self.then == "sigmoid":
+            return jax.nn.sigmoid(value)
+        return -value if self.then == "negative" else value
+
+
+def classifier(apply: Callable, params: Params, *, sample: Sampler | None = None, **options: Unpack[Options]) -> Model:
     """score(x) = logsumexp(logits(x)): its gradient is the paper's sum over y of p(y|x) grad f_y(x).
 
-    `apply(params, example) -> logits`. Moments are taken over the data unless `expectation="model"`.
+    `apply(params, example) -> logits`. Moments are taken over the data, as in the paper, or over `sample` where given.
 
     Options, common to all constructors: `centred`, `fisher` ("diagonal" or "identity"), `expectation` ("model" or
     "data"), `samples` (how many model samples the expectations use), `damping` (relative to the mean Fisher),
     `parameters` (which take part: a glob on paths such as "dense/*", several, or a function of the path).
     """
-
-    def score(params: Params, example: Example, key: jax.Array) -> jax.Array:
-        logits = apply(params, example)
-        if jnp.ndim(logits) != 1 or jnp.size(logits) < 2:
-            raise NotAScore(
-                f"apply returned shape {jnp.shape(logits)} for one example, but nfk.classifier needs a vector of two "
-                "or more logits: for a batched network use lambda params, x: apply(params, x[None])[0], for a single "
-                "logit f use the pair (-f/2, f/2)"
-            )
-        return jax.nn.logsumexp(logits)
-
-    return _build("classifier", score, params, sample, {"expectation": "data", "centred": True}, options)
+    return _build("classifier", FreeEnergy(apply), params, sample, {"centred": True}, options)
 
 
-def gan(critic: Callable, params: Params, *, sample: Sampler | None = None, **options: Any) -> Model:
+def gan(
+    critic: Callable,
+    params: Params,
+    *,
+    sample: Sampler | None = None,
+    sigmoid: bool = False,
+    **options: Unpack[Options],
+) -> Model:
     """score(x) = D(x), the raw critic output; z and the Fisher over generated examples.
 
-    `critic(params, example) -> scalar`; `sample(key, n) -> n generated examples`. Options as for `classifier`.
+    `critic(params, example) -> scalar`; `sample(key, n) -> n generated examples`. `sigmoid=True` takes the score after
+    a sigmoid, as Adversarial Fisher Vectors did. Options as for `classifier`.
     """
-    defaults = {"expectation": "model", "centred": True}
-    return _build("gan", _keyless(critic), params, sample, defaults, options)
+    score = Plain(critic, "sigmoid" if sigmoid else "nothing")
+    return _build("gan", score, params, sample, {"centred": True, "expectation": "model"}, options)
 
 
-def energy(energy_function: Callable, params: Params, *, sample: Sampler | None = None, **options: Any) -> Model:
-    """score(x) = -E(x); expectations over `sample` where given, else over the data. Options as for `classifier`."""
+def energy(
+    energy_function: Callable, params: Params, *, sample: Sampler | None = None, **options: Unpack[Options]
+) -> Model:
+    """score(x) = -E(x); expectations over `sample` where given, else over the data.
 
-    def score(params: Params, example: Example, key: jax.Array) -> jax.Array:
-        return -energy_function(params, example)
+    `energy_function(params, example) -> scalar`. Options as for `classifier`.
+    """
+    return _build("energy", Plain(energy_function, "negative"), params, sample, {"centred": True}, options)
 
-    return _build("energy", score, params, sample, {"expectation": _sampled(sample), "centred": True}, options)
 
-
-def vae(elbo: Callable, params: Params, *, sample: Sampler | None = None, **options: Any) -> Model:
+def vae(elbo: Callable, params: Params, *, sample: Sampler | None = None, **options: Unpack[Options]) -> Model:
     """score(x) = ELBO(x) or another bound; not centred, since E[grad log p] = 0 for a likelihood.
 
     `elbo(params, example, key) -> scalar` in nats. The key depends on the example alone, so an example has the same
     embedding in any batch. Options as for `classifier`.
     """
-    defaults = {"expectation": _sampled(sample), "centred": False, "stochastic": True}
-    return _build("vae", elbo, params, sample, defaults, options)
+    return _build("vae", elbo, params, sample, {"centred": False, "stochastic": True}, options)
 
 
-def density(log_prob: Callable, params: Params, *, sample: Sampler | None = None, **options: Any) -> Model:
-    """score(x) = log p(x) for a flow, an autoregressive model or any exact density. Options as for `classifier`."""
-    defaults = {"expectation": _sampled(sample), "centred": False}
-    return _build("density", _keyless(log_prob), params, sample, defaults, options)
+def density(log_prob: Callable, params: Params, *, sample: Sampler | None = None, **options: Unpack[Options]) -> Model:
+    """score(x) = log p(x) for a flow, an autoregressive model or any exact density.
+
+    `log_prob(params, example) -> scalar` in nats. Options as for `classifier`.
+    """
+    return _build("density", Plain(log_prob), params, sample, {"centred": False}, options)
 
 
-def network(apply: Callable, params: Params, **options: Any) -> Model:
+def network(apply: Callable, params: Params, *, sample: Sampler | None = None, **options: Unpack[Options]) -> Model:
     """The empirical neural tangent kernel: one row per output, no mean, Fisher = identity.
 
-    `apply(params, example) -> vector of outputs` (or a scalar). Rows run output by output within an example.
+    `apply(params, example) -> vector of outputs` (or a scalar). Rows run output by output within an example, so a fit
+    costs `outputs` gradients per example. Options as for `classifier`.
     """
-    defaults = {"expectation": "data", "centred": False, "fisher": "identity", "row_per_output": True}
-    return _build("network", _keyless(apply), params, None, defaults, options)
+    defaults = {"centred": False, "fisher": "identity", "row_per_output": True}
+    return _build("network", Plain(apply), params, sample, defaults, options)
 
 
-def _build(
-    family: str, score: Callable, params: Params, sample: Sampler | None, defaults: dict, options: dict
-) -> Model:
-    allowed = {"centred", "fisher", "expectation", "samples", "damping", "parameters"}
-    unknown = set(options) - allowed
+def _build(family: str, score: Callable, params: Params, sample: Sampler | None, defaults: dict, options: Any) -> Model:
+    unknown = set(options) - set(Options.__annotations__)
     if unknown:
+        allowed = ", ".join(Options.__annotations__)
+        raise TypeError(f"nfk.{family} has no option {sorted(unknown)[0]!r}: the options are {allowed}")
+    function = getattr(score, "function", getattr(score, "apply", score))
+    if not callable(function) or any(leaf is params and callable(leaf) for leaf in jax.tree.leaves(params)):
         raise TypeError(
-            f"nfk.{family} has no option {sorted(unknown)[0]!r}: the options are {', '.join(sorted(allowed))}"
+            f"nfk.{family} takes a function first and its parameters second: nfk.{family}(function, params)"
         )
     if sample is not None and not (callable(sample) and _takes_two(sample)):
         raise TypeError("sample must be a function of two arguments: sample(key, n) -> n examples")
-    return Model(family=family, score=score, params=params, sample=sample, **{**defaults, **options})
+    expectation = {"expectation": "data" if sample is None else "model"}
+    return Model(family=family, score=score, params=params, sample=sample, **{**expectation, **defaults, **options})
 
 
 def _takes_two(function: Callable) -> bool:

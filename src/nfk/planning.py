@@ -52,6 +52,7 @@ class Problem:
     method: Method
     moment_examples: int
     moments_over_data: bool
+    trace_known: bool
     on_host: bool
 
     @property
@@ -88,15 +89,18 @@ class Plan:
     microbatch: int
     chunk: int
     unrolled: bool
+    group: int = 0  # columns that the products engine takes at once
     rival: Plan | None = field(default=None, repr=False)  # the other engine's best plan, where it is about as fast
     parts: dict[str, int] = field(default_factory=dict)
 
     @property
     def peak_bytes(self) -> int:
+        """The sum of all parts: an upper bound, since not all are held at one time."""
         return sum(self.parts.values())
 
     @property
     def steps(self) -> int:
+        """Krylov steps to be expected."""
         full = -(-min(self.problem.rows, self.problem.parameters) // self.problem.width)
         return min(EXPECTED_STEPS, full)
 
@@ -109,21 +113,35 @@ class Plan:
             "exact": 2,
             "krylov": self.steps + 1 if self.side == "parameters" else (2 * self.steps + 2) * groups,
         }[self.problem.method]
-        return sweeps + (self.problem.moment_examples > 0)
+        return sweeps + (self.problem.moment_examples > 0) + self._needs_trace_pass
+
+    @property
+    def _needs_trace_pass(self) -> bool:
+        """The products engine forms no gradient, so the trace takes a pass unless the moments have given it."""
+        return self.engine == "products" and not self.problem.trace_known
 
     @cached_property
     def flops(self) -> float:
+        """Operations in all: the network's gradients, the matrix products, the orthogonalisation."""
         p = self.problem
         sweeps = self.passes - (p.moment_examples > 0)
         moments = p.moment_examples * p.gradient_flops
         if p.method == "exact":
             return moments + 2 * p.examples * p.gradient_flops + 2.0 * p.rows * p.parameters * min(p.rows, p.parameters)
         if self.engine == "products":
-            return moments + self.steps * 5.0 * p.width * p.forward_flops * p.examples
+            return moments + self._product_flops
         again = (0 if p.moments_over_data else 1) if self.keep else sweeps
         products = self.steps + 1 if p.method == "krylov" else 11
         matrix = products * 4.0 * p.rows * p.parameters * p.width
         return moments + again * p.examples * p.gradient_flops + matrix + self._orthogonalisation()
+
+    @property
+    def _product_flops(self) -> float:
+        """A JVP is about two forward passes and a VJP three; both for every column and step."""
+        p = self.problem
+        steps = self.steps + 1 if p.method == "krylov" else 11
+        trace = p.examples * p.gradient_flops if self._needs_trace_pass else 0
+        return trace + steps * 5.0 * p.width * p.forward_flops * p.examples
 
     def _orthogonalisation(self) -> float:
         p = self.problem
@@ -137,7 +155,7 @@ class Plan:
         sweeps = self.passes - (p.moment_examples > 0)
         network = p.moment_examples * p.gradient_flops
         if self.engine == "products" and p.method != "exact":
-            return (network + self.steps * 5.0 * p.width * p.forward_flops * p.examples) / NETWORK_RATE
+            return (network + self._product_flops) / NETWORK_RATE
         again = (0 if p.moments_over_data else 1) if self.keep else sweeps
         network += again * p.examples * p.gradient_flops
         return network / NETWORK_RATE + max(self.flops - network, 0) / MATRIX_RATE
@@ -181,7 +199,7 @@ def make_plan(
     if side not in (None, "parameters", "examples"):
         raise ValueError(f"side={side!r} is unknown: choose 'parameters' or 'examples', or None to let it be chosen")
     problem = describe(model, examples, rank, method, oversamples, on_host)
-    budget = parse_memory(memory)
+    budget = parse_memory(memory, problem.on_host)
     possible = [plan for plan in _candidates(problem, budget) if method != "krylov" or side in (None, plan.side)]
     possible = [plan for plan in possible if method == "exact" or keep in (None, plan.keep)]
     candidates = [plan for plan in possible if plan.peak_bytes <= budget]
@@ -213,7 +231,7 @@ def describe(
         forward_flops=flops, activation_bytes=activations, convolutional=convolutional,
         rank=count, variance=variance, oversamples=oversamples, method=method,
         moment_examples=0 if not model.needs_moments else len(examples) if over_data else model.samples,
-        moments_over_data=over_data,
+        moments_over_data=over_data, trace_known=over_data and model.fisher == "diagonal",
         on_host=jax.default_backend() == "cpu" if on_host is None else on_host,
     )  # fmt: skip
 
@@ -251,9 +269,10 @@ def _intermediate_bytes(jaxpr: Any) -> int:
     for equation in inner.eqns:
         nested = [value for value in equation.params.values() if hasattr(value, "eqns") or hasattr(value, "jaxpr")]
         if nested:
-            total += sum(_intermediate_bytes(value) for value in nested)
+            total += equation.params.get("length", 1) * sum(_intermediate_bytes(value) for value in nested)
         else:
-            total += sum(v.aval.size * 4 for v in equation.outvars if hasattr(v.aval, "size"))
+            sized = [v.aval for v in equation.outvars if hasattr(v.aval, "size")]
+            total += sum(aval.size * getattr(aval.dtype, "itemsize", 4) for aval in sized)
     return total
 
 
@@ -279,21 +298,31 @@ def _most_blocks(p: Problem) -> int:
     return max(FEWEST_BLOCKS, min(MOST_BLOCKS if p.variance is None else 4 * MOST_BLOCKS, needed + 1))
 
 
+def _microbatch(p: Problem, budget: int, unrolled: bool) -> int:
+    """Examples whose gradients are computed at once."""
+    row = p.outputs * p.column_bytes
+    suitable = 4 if unrolled else int(np.clip(MICROBATCH_BYTES // row, 4, 64))
+    fitting = int(budget / 8 / (3 * p.activation_bytes * p.outputs + 3 * row))
+    return max(1, min(suitable if p.on_host else CHUNK_ROWS, fitting, p.examples))
+
+
+def _common_parts(p: Problem, microbatch: int) -> dict[str, int]:
+    per_example = 3 * p.outputs * (p.activation_bytes + p.column_bytes)
+    return {
+        "moments (mean, Fisher, scale and their sums)": 9 * p.column_bytes,
+        "network and its gradients, two microbatches": microbatch * per_example,
+    }
+
+
 def _gradient_plan(p: Problem, budget: int, keep: bool, side: Side, blocks: int, columns: int | None) -> Plan:
     row = p.outputs * p.column_bytes
     unrolled = p.on_host and p.convolutional and p.parameters >= UNROLL_FROM and p.outputs == 1
-    fitting = int(budget / 8 / (3 * p.activation_bytes + 3 * row))
-    microbatch = 4 if unrolled else int(np.clip(MICROBATCH_BYTES // row, 4, 64))
-    microbatch = max(1, min(microbatch if p.on_host else CHUNK_ROWS, fitting, p.examples))
-    parts = {
-        "moments (mean, Fisher, scale and their sums)": 9 * p.column_bytes,
-        "network and its gradients, two microbatches": microbatch * (3 * p.activation_bytes + 3 * row),
-        **_block_parts(p, side, blocks, columns),
-    }
+    microbatch = _microbatch(p, budget, unrolled)
+    parts = {**_common_parts(p, microbatch), **_block_parts(p, side, blocks, columns)}
     if keep:
         parts["all gradients"] = p.examples * row
     spare = budget - sum(parts.values())
-    chunk = int(np.clip(spare // row if spare > 0 else 1, microbatch, -(-CHUNK_ROWS // p.outputs)))
+    chunk = int(np.clip(spare // row if spare > 0 else 1, microbatch, max(microbatch, -(-CHUNK_ROWS // p.outputs))))
     chunk = min(chunk, -(-p.examples // microbatch) * microbatch)
     if not (keep and p.moments_over_data and side == "examples"):
         parts["a chunk of gradients"] = min(chunk, p.examples) * row
@@ -301,15 +330,17 @@ def _gradient_plan(p: Problem, budget: int, keep: bool, side: Side, blocks: int,
 
 
 def _product_plan(p: Problem, budget: int, side: Side, blocks: int, columns: int | None) -> Plan:
-    microbatch = min(32, p.examples)
-    group = min(columns or 32, 32, p.width)
+    """Moments and trace take per-example gradients in this engine too, in microbatches; the products do not."""
+    chunk, group = min(32, p.examples), min(columns or 32, 32, p.width)
+    microbatch = _microbatch(p, budget, unrolled=False)
     parts = {
-        "moments (mean, Fisher, scale and their sums)": 9 * p.column_bytes,
-        "network, tangents and cotangents": microbatch * 3 * p.activation_bytes * group + 4 * group * p.column_bytes,
+        **_common_parts(p, microbatch),
+        "a microbatch of gradients": microbatch * p.outputs * p.column_bytes,
+        "network, tangents and cotangents": chunk * 3 * p.activation_bytes * group + 4 * group * p.column_bytes,
         "scaled tangents": 2 * (columns or p.width) * p.column_bytes,
         **_block_parts(p, side, blocks, columns),
     }
-    return Plan(p, budget, "products", False, side, blocks, columns, microbatch, group, False, parts=parts)
+    return Plan(p, budget, "products", False, side, blocks, columns, microbatch, chunk, False, group, parts=parts)
 
 
 def _block_parts(p: Problem, side: Side, blocks: int, columns: int | None) -> dict[str, int]:
@@ -326,13 +357,15 @@ def _block_parts(p: Problem, side: Side, blocks: int, columns: int | None) -> di
     if side == "parameters":
         return {
             f"basis: {blocks} blocks and work space, parameters x columns": (blocks + 3 + found) * wide,
-            "images of the basis, rows x columns": (blocks + 6) * tall * p.itemsize,
+            "images of the basis, rows x columns": (blocks + 6 * found) * tall * p.itemsize,
+            "projected matrix": 4 * 8 * (blocks * p.width) ** 2,
         }
     work = 2 * found * wide if columns is None else found * wide + 2 * columns * p.column_bytes
     final = found * (p.rank or p.width) * p.column_bytes
     return {
         "right vectors and work space, parameters x columns": work + final,
-        f"basis: {blocks} blocks, images and work space, rows x columns, float64": (2 * blocks + 4) * tall * 8,
+        f"basis: {blocks} blocks, images and work space, rows x columns, float64": (2 * blocks + 4 * found) * tall * 8,
+        "projected matrix": 4 * 8 * (blocks * p.width) ** 2,
     }
 
 
@@ -346,16 +379,23 @@ def _too_large(p: Problem, budget: int, plans: list[Plan]) -> str:
     )
 
 
-def parse_memory(memory: int | str | None) -> int:
-    """Bytes; from a number, from text such as "4GB", or half of what the machine has free."""
+def parse_memory(memory: int | str | None, on_host: bool = True) -> int:
+    """Bytes; from a number, from text such as "4GB", or half of what the machine (or its accelerator) has free."""
     if memory is None:
-        return available_bytes() // 2
+        return (available_bytes() if on_host else device_bytes()) // 2
     if isinstance(memory, (int, float)) and not isinstance(memory, bool) and memory > 0:
         return int(memory)
     match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)i?B?\s*", str(memory), re.IGNORECASE)
     if not match or float(match[1]) <= 0:
         raise ValueError(f"memory={memory!r} is not a size: use bytes, or text such as '4GB' or '500MB'")
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+def device_bytes() -> int:
+    """Memory that the default device can still give; that of the machine where it does not say."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    limit = stats.get("bytes_limit")
+    return limit - stats.get("bytes_in_use", 0) if limit else available_bytes()
 
 
 def available_bytes() -> int:
@@ -368,7 +408,9 @@ def available_bytes() -> int:
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        return free if limit == "max" else max(min(free, int(limit) - used), 0)
+        stat = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
+        reclaimable = int(stat.get("inactive_file", 0))
+        return free if limit == "max" else max(min(free, int(limit) - used + reclaimable), 0)
     except (OSError, ValueError):
         return free
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nfk.fitting import fit
@@ -17,8 +18,8 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     """Embed examples by the top eigenfunctions of a model's Fisher kernel.
 
     `n_components` is a number, or a fraction of variance to explain. An NTK with several outputs gives
-    `outputs * n_components` features per example. Options are those of `nfk.fit`; after `fit`, `embedding_` is the
-    `nfk.Embedding`.
+    `outputs * n_components` features per example. Options are those of `nfk.fit` of the same names; after `fit`,
+    `embedding_` is the `nfk.Embedding`.
 
         make_pipeline(FisherEmbedding(model, n_components=64), LogisticRegression())
     """
@@ -31,7 +32,7 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         model: Model,
         n_components: int | float = 128,
         *,
-        random_state: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
         method: Method = "krylov",
         engine: Engine | None = None,
         memory: int | str | None = None,
@@ -48,6 +49,7 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.progress = progress
 
     def fit(self, X: Any, y: Any = None) -> FisherEmbedding:
+        """Find the eigenfunctions over X; y is ignored. About 8 passes over the gradients."""
         self._fit(X)
         return self
 
@@ -57,6 +59,7 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return self._per_example(self.embedding_.training)
 
     def transform(self, X: Any) -> np.ndarray:
+        """e(x) for every example, one row each. One gradient per example."""
         check_is_fitted(self, "embedding_")
         return self._per_example(self.embedding_(X, progress=self.progress))
 
@@ -64,13 +67,20 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if not isinstance(self.model, Model):
             raise TypeError(f"model is a {type(self.model).__name__}: pass what nfk.classifier, nfk.gan, ... return")
         self.embedding_ = fit(
-            self.model, X, self.n_components, key=self.random_state, method=self.method, engine=self.engine,
+            self.model, X, self.n_components, key=self._seed(), method=self.method, engine=self.engine,
             memory=self.memory, tol=self.tol, progress=self.progress,
         )  # fmt: skip
+        if np.ndim(X) == 2:
+            self.n_features_in_ = np.shape(X)[1]
         self.n_components_ = self.embedding_.rank
         self.singular_values_ = self.embedding_.singular_values
         self.explained_variance_ratio_ = self.embedding_.explained_variance_ratio
         self._n_features_out = self.embedding_.rank * self.embedding_.outputs
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, (int, np.integer)):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _per_example(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(-1, self._n_features_out)

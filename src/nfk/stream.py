@@ -23,14 +23,16 @@ class Examples:
     def __init__(self, source: Any, name: str = "X") -> None:
         if isinstance(source, Examples):
             source, name = source.source, source.name
+        if isinstance(source, (str, bytes)):
+            raise TypeError(f"{name} is text: pass numbers, such as an array of token ids with one row per example")
         if isinstance(source, list):
-            source = jax.tree.map(lambda *leaves: np.stack(leaves), *source) if source else np.zeros((0,))
+            source = _stacked(source)
         self.source, self.name = source, name
-        self._is_tree = isinstance(source, (dict, tuple)) or hasattr(source, "shape")
+        self.is_tree = isinstance(source, (dict, tuple)) or hasattr(source, "shape")
         self._length = self._measure()
 
     def _measure(self) -> int:
-        if not self._is_tree:
+        if not self.is_tree:
             if not (hasattr(self.source, "__len__") and hasattr(self.source, "__getitem__")):
                 raise TypeError(
                     f"{self.name} is a {type(self.source).__name__}, which has no length and slices: pass an array, "
@@ -51,7 +53,7 @@ class Examples:
         return self._length
 
     def slice(self, start: int, stop: int) -> Any:
-        if self._is_tree:
+        if self.is_tree:
             return jax.tree.map(lambda leaf: leaf[start:stop], self.source)
         return self.source[start:stop]
 
@@ -64,9 +66,16 @@ class Examples:
         checked as their batches pass."""
         if len(self) == 0:
             raise ValueError(f"{self.name} holds no examples: pass at least two")
-        if self._is_tree:
+        if self.is_tree:
             for start in range(0, len(self), CHECK_SLAB):
                 check_finite(self.slice(start, min(start + CHECK_SLAB, len(self))), start, self.name)
+
+
+def _stacked(examples: list) -> Any:
+    """A list of examples as arrays with a leading axis."""
+    if not examples or isinstance(examples[0], (list, int, float)):
+        return np.asarray(examples)
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *examples)
 
 
 def check_finite(batch: Any, start: int, name: str) -> None:
@@ -100,8 +109,8 @@ def run(
     def dispatch(begin: int) -> tuple[int, int, Any]:
         end = min(begin + size, stop)
         batch = examples.slice(begin, end)
-        if not examples._is_tree:
-            check_finite(batch, begin, examples.name)
+        if not examples.is_tree:
+            batch = _owned(batch, begin, end, examples.name)
         return begin, end, function(padded(batch, size))
 
     ahead = dispatch(start)
@@ -110,6 +119,19 @@ def run(
         ahead = dispatch(end) if end < stop else None
         yield now
         reporter.advance(end - begin)
+
+
+def _owned(batch: Any, begin: int, end: int, name: str) -> Any:
+    """A batch of a source that is not an array: checked, and copied, since the source may use its memory again."""
+    batch = jax.tree.map(np.array, batch)
+    for leaf in jax.tree.leaves(batch):
+        if np.ndim(leaf) == 0 or len(leaf) != end - begin:
+            raise ValueError(
+                f"{name}[{begin}:{end}] has an array of shape {np.shape(leaf)}: a slice must return as many examples "
+                f"as were asked for, {end - begin}"
+            )
+    check_finite(batch, begin, name)
+    return batch
 
 
 class Generated:
@@ -138,6 +160,21 @@ class Generated:
 
     def _block(self, index: int) -> Any:
         if self._last is None or self._last[0] != index:
-            drawn = self._sample(jax.random.fold_in(self._key, index), self.BLOCK)
-            self._last = (index, jax.tree.map(np.asarray, drawn))
+            self._last = (index, self._draw(jax.random.fold_in(self._key, index)))
         return self._last[1]
+
+    def _draw(self, key: jax.Array) -> Any:
+        try:
+            drawn = jax.tree.map(np.asarray, self._sample(key, self.BLOCK))
+        except Exception as error:
+            raise ValueError(
+                f"sample(key, n) failed for n={self.BLOCK}: {error}\nIt takes a jax key first and the number of "
+                "examples second, and returns that many examples"
+            ) from error
+        for leaf in jax.tree.leaves(drawn):
+            if np.ndim(leaf) == 0 or len(leaf) != self.BLOCK:
+                raise ValueError(
+                    f"sample(key, n) returned an array of shape {np.shape(leaf)} for n={self.BLOCK}: return n "
+                    "examples, the first axis running over them"
+                )
+        return drawn

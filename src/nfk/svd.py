@@ -28,6 +28,7 @@ from nfk.blocks import (
     rotate,
 )
 
+MARGIN = 0.9  # the search stops a little below the tolerance, since the certificate may differ in its last digits
 DENSE_SLAB = 4096  # rows that the dense baseline turns into float64 at a time
 
 
@@ -98,14 +99,14 @@ class Goal:
         reached = np.cumsum(values) >= self.variance * self.trace() * (1 - 1e-12)
         return int(np.argmax(reached)) + 1 if reached.any() else None
 
-    def worst(self, values: np.ndarray, residuals: np.ndarray) -> float:
-        """The largest relative residual among the wanted, over what the precision allows; infinite if too few."""
+    def worst(self, values: np.ndarray, residuals: np.ndarray, floor: np.ndarray | float = 0.0) -> float:
+        """The largest relative residual among the wanted that stand above `floor`; infinite if there are too few."""
         count = self.wanted(values)
         if count is None or count > len(values):
             return np.inf
-        values, residuals = values[:count], residuals[:count]
-        alive = values > values[0] * np.finfo(np.float64).eps
-        return float(np.max(residuals[alive] / values[alive])) if alive.any() else 0.0
+        still_open = (residuals > floor) & (values > values[0] * np.finfo(np.float64).eps)
+        relative = residuals / np.where(values > 0, values, 1)
+        return float(np.max(relative[:count], where=still_open[:count], initial=0))
 
 
 def krylov(
@@ -135,31 +136,32 @@ def krylov(
     search = _Search(normal, goal, most_blocks, most_steps, on_step, fill=lambda count: normal.start(seed, count))
     try:
         found, worst = search.run(start)
+        operator.label("certificate")
+        Q = normal.right_vectors(found.basis[0])
     except KeyboardInterrupt:
         raise Interrupted("interrupted", search.result()) from None
-    Q = normal.right_vectors(found.basis[0])
-    uncertified = lambda: found.as_svd(operator, Q, normal.left_vectors(found))  # noqa: E731
+    uncertified = lambda: _trimmed(found.as_svd(operator, Q, normal.left_vectors(found)), goal)  # noqa: E731
     del search, normal.images
     found.basis.clear()
-    operator.label("certificate")
     result = _trimmed(certify(operator, Q, columns, uncertified), goal)
-    if worst > goal.tol:
-        _warn(result, goal, most_steps)
+    if result.residuals.max(initial=0) > goal.tol or goal.wanted(result.singular_values**2) is None:
+        _warn(result, goal, worst)
     return result
 
 
-def _warn(result: SVD, goal: Goal, most_steps: int) -> None:
-    bound = result.residuals.max()
+def _warn(result: SVD, goal: Goal, worst: float) -> None:
+    """`worst` is 0 where every component that is short of the tolerance is at the limit of the precision."""
     if goal.wanted(result.singular_values**2) is None:
-        text = (
-            f"{len(result.residuals)} components explain {result.explained_variance_ratio.sum():.1%} of the variance, "
-        )
-        text += f"less than the {goal.variance:.1%} asked for: raise memory, or ask for less"
-    elif bound > goal.tol:
-        text = f"the worst residual is {bound:.1e}, above tol={goal.tol:.0e}, after {most_steps} steps or at the limit "
-        text += "of the precision: see residuals for each component; enable float64 or raise max_steps for more"
+        share = result.explained_variance_ratio.sum()
+        text = f"{len(result.residuals)} components explain {share:.1%} of the variance, not the {goal.variance:.1%} "
+        text += "asked for: raise max_steps or memory, or ask for less"
     else:
-        return
+        short = int((result.residuals > goal.tol).sum())
+        text = f"{short} of {len(result.residuals)} components have a residual above tol={goal.tol:.0e}, the worst "
+        text += f"{result.residuals.max():.1e}: "
+        text += (
+            "raise max_steps" if worst > 0 else f"the limit of {result.right.dtype}; use float64, or side='examples'"
+        )
     warnings.warn(text, ConvergenceWarning, stacklevel=3)
 
 
@@ -250,11 +252,14 @@ class _Search:
         for step in range(1, self.most_steps + 1):
             self.normal.operator.label(f"Krylov step {step}")
             values, vectors, residuals, remainder = self._extend(block)
-            worst = self.goal.worst(values, np.maximum(residuals - self._floor(values), 0))
+            worst = self.goal.worst(values, residuals, self._floor(values))
             self.finished = _Ritz(list(self.basis), list(self.normal.images), values, vectors, residuals)
             self.on_step(self.goal.worst(values, residuals))
             full = len(self.basis) >= self.most_blocks
-            if worst <= self.goal.tol or step == self.most_steps or (full and self.goal.variance is not None):
+            if worst <= MARGIN * self.goal.tol:
+                worst = 0.0
+                break
+            if step == self.most_steps or (full and self.goal.variance is not None):
                 break
             if full:
                 self.finished = self.finished.shortened(width)
@@ -262,7 +267,7 @@ class _Search:
                 block = orthonormalise(self.finished.basis[0].copy(), [], 0.0)
                 continue
             block = orthonormalise(remainder, self.basis, values[0])
-            if block.shape[1] == 0:
+            if block.shape[1] == 0:  # nothing is left outside the basis but rounding error
                 worst = 0.0
                 break
         count = self.goal.wanted(values) or self.goal.most
@@ -344,16 +349,22 @@ def power(
     """The paper's Algorithm `truncated_svd`: V' Omega, then L times (V, V', orthonormalise), then V. 2 L + 2 passes."""
     width = min(rank + oversamples, *operator.shape)
     Omega = random_block(seed, (operator.shape[0], width), operator.dtype, True)
+    goal = Goal(rank, None, 0.0, operator.trace, rank)
     operator.label("power start")
     block = operator.rmatmat(Omega)
-    for step in range(1, iterations + 1):
-        operator.label(f"power iteration {step}")
-        block = operator.rmatmat(operator.matmat(block))
+    try:
+        for step in range(1, iterations + 1):
+            operator.label(f"power iteration {step}")
+            block = operator.rmatmat(operator.matmat(block))
+            block = orthonormalise(block, [], column_norms(block).max())
+            if block.shape[1] == 0:
+                break
+    except KeyboardInterrupt:
+        operator.label("finishing (Ctrl-C again to drop it)")
         block = orthonormalise(block, [], column_norms(block).max())
-        if block.shape[1] == 0:
-            break
+        raise Interrupted("interrupted", _trimmed(certify(operator, block), goal)) from None
     operator.label("certificate")
-    return _trimmed(certify(operator, block), Goal(rank, None, 0.0, operator.trace, rank))
+    return _trimmed(certify(operator, block), goal)
 
 
 def exact(operator: Operator, goal: Goal) -> SVD:
@@ -407,21 +418,19 @@ def certify(
     Z, rotation = Z * signs, rotation * signs
     Q = rotate(Q, rotation)
     alive = np.where(values > 0, values, 1)
+    left = (Z / np.sqrt(alive)).astype(operator.dtype)
+    residuals = np.full(len(values), np.inf)
+    conclude = lambda: SVD(left, np.sqrt(values), Q, residuals, operator.trace(), operator.passes)  # noqa: E731
     if image is not None:
-        residuals = column_norms(rotate(image, rotation), Q, values) / alive
-    else:
-        residuals = np.zeros(len(values))
+        residuals[:] = column_norms(rotate(image, rotation), Q, values) / alive
+        return conclude()
+    try:
         for part in column_slices(len(values), columns):
-            _, image = operator.fused(Q[:, part])
+            _, image = operator.fused(np.ascontiguousarray(Q[:, part]))
             residuals[part] = column_norms(image, Q[:, part], values[part]) / alive[part]
-    return SVD(
-        left=(Z / np.sqrt(alive)).astype(operator.dtype),
-        singular_values=np.sqrt(values),
-        right=Q,
-        residuals=residuals,
-        trace=operator.trace(),
-        passes=operator.passes,
-    )
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted", conclude()) from None
+    return conclude()
 
 
 def _ritz(projected: np.ndarray, metric: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
