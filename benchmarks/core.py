@@ -166,7 +166,7 @@ def speed(quick: bool) -> dict[str, Any]:
     ranks = (8,) if quick else (128, 32)
     return {
         "network": "convolutional discriminator", "parameters": model.layout.size, "examples": count,
-        "paper_batch": batch, "paper_sweeps": paper.SWEEPS, "paper_total": "projected from timed batches",
+        "reference": "float64 Gram matrix of the same float32 Fisher vectors", "paper_batch": batch, "paper_sweeps": paper.SWEEPS, "paper_total": "projected from timed batches",
         "rows": [_speed_row(model, params, X, rank, batch, quick) for rank in ranks],
     }  # fmt: skip
 

@@ -63,7 +63,8 @@ def main(count: int, rank: int) -> None:
         started = time.perf_counter()
         nfk.fit(model, X, rank, **options)
         seconds.append(time.perf_counter() - started)
-    rows_by_columns = fitted.plan.parts["images of the basis, rows x columns"]
+    # A block of images per step, and at the end one in float32 and two in float64 while they are rotated.
+    rows_by_columns = (STEPS + 1 + 2 * 2) * count * fitted.plan.problem.width * 4
     print(
         json.dumps({
             "examples": count,

@@ -7,10 +7,9 @@ import re
 import sys
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from registry import vectors
+from registry import mlp, mlp_params
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,9 +21,8 @@ def blocks(path: Path) -> list[str]:
 @pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
 def test_python_in_the_documentation_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    X = vectors(np.float32, 150, count=200)
-    params = {"w": np.ones((150, 3), np.float32) / 9}
-    names = {"X": X, "X_new": X[:7], "params": params, "apply": lambda p, x: jnp.tanh(x @ p["w"] * jnp.arange(3))}
+    X = np.random.default_rng(0).standard_normal((200, 30)).astype("float32")
+    names = {"X": X, "X_new": X[:7], "params": mlp_params(np.float32, 30, 40, 5), "apply": mlp}
     for block in blocks(ROOT / name):
         exec(compile(block, name, "exec"), names)
 

@@ -159,9 +159,8 @@ def _warn(result: SVD, goal: Goal, worst: float) -> None:
         short = int((result.residuals > goal.tol).sum())
         text = f"{short} of {len(result.residuals)} components have a residual above tol={goal.tol:.0e}, the worst "
         text += f"{result.residuals.max():.1e}: "
-        text += (
-            "raise max_steps" if worst > 0 else f"the limit of {result.right.dtype}; use float64, or side='examples'"
-        )
+        remedy = "" if result.right.dtype == np.float64 else "; use float64, or side='examples'"
+        text += "raise max_steps" if worst > 0 else f"the limit of {result.right.dtype}{remedy}"
     warnings.warn(text, ConvergenceWarning, stacklevel=3)
 
 
