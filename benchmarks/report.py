@@ -37,7 +37,8 @@ def table(results: dict) -> str:
             f"{row['paper_seconds_projected']:,.0f}, projected |"
         )
         lines.append(
-            f"| worst relative error of the top {row['rank']} eigenvalues there, against the float64 Gram matrix of the same rows | "
+            f"| worst relative error of the top {row['rank']} eigenvalues there, against the float64 Gram "
+            f"matrix of the same rows | "
             f"{row['nfk_worst_relative_error']:.1e} | {row['paper_worst_relative_error']:.1e} |"
         )
     smallest, largest = scaling["rows"][0]["examples"], scaling["rows"][-1]["examples"]

@@ -7,41 +7,16 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
-from pathlib import Path
 
 import numpy as np
 from flax import nnx
 
 import nfk
 from nfk.lab import data, networks
+from nfk.lab.memory import Peak
 
 STEPS = 4  # the same number of passes for every N
-
-
-def resident() -> int:
-    """Bytes of memory this process holds now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
-class Peak:
-    """The largest resident memory while the block runs, sampled every few milliseconds."""
-
-    def __enter__(self) -> Peak:
-        self.start = self.bytes = resident()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.004):
-            self.bytes = max(self.bytes, resident())
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 def images(count: int) -> np.ndarray:
@@ -70,9 +45,9 @@ def main(count: int, rank: int) -> None:
             "examples": count,
             "seconds": float(np.median(seconds)),
             "passes": fitted.passes,
-            "peak_bytes": peak.bytes - peak.start,
+            "peak_bytes": peak.grown,
             "rows_by_columns_bytes": rows_by_columns,
-            "peak_bytes_beyond_rows": peak.bytes - peak.start - rows_by_columns,
+            "peak_bytes_beyond_rows": peak.grown - rows_by_columns,
             "planned_bytes": fitted.plan.peak_bytes,
         })
     )  # fmt: skip

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 import nfk
 from nfk.lab import figures
 from nfk.lab.data import Split, digits
+from nfk.lab.memory import Peak
 from nfk.lab.networks import LeNet5, as_function
 from nfk.lab.training import accuracy, train_classifier
 from nfk.planning import human
@@ -39,12 +38,6 @@ def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, test_labels: 
         held_out.append(fitted.score(train[:held], labels[:held]))
     best = STRENGTHS[int(np.argmax(held_out))]
     return float(LogisticRegression(C=best, max_iter=500).fit(train, labels).score(test, test_labels))
-
-
-def peak_memory() -> int:
-    """The largest memory this process has held, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def flat(data: Split) -> np.ndarray:
@@ -73,8 +66,9 @@ def main(output: Path = Path("demo"), rank: int = 64, epochs: int = 12, seed: in
     apply, params = as_function(network)
     model = nfk.classifier(apply, params)
     console.print(str(nfk.plan(model, train.images, rank)), style="dim", highlight=False)
-    before, started = peak_memory(), time.perf_counter()
-    embedding = nfk.fit(model, train.images, rank, key=seed, save=output / "embedding")
+    started = time.perf_counter()
+    with Peak() as peak:
+        embedding = nfk.fit(model, train.images, rank, key=seed, save=output / "embedding")
     seconds = time.perf_counter() - started
 
     with console.status("probing ..."):
@@ -89,7 +83,7 @@ def main(output: Path = Path("demo"), rank: int = 64, epochs: int = 12, seed: in
     table.add_row("certificate", f"every eigenvalue within {embedding.residuals.max():.1e} of a true one (relative)")
     table.add_row("passes over the data", str(embedding.passes))
     table.add_row("time of the fit", f"{seconds:.1f} s, compilation included")
-    table.add_row("peak memory", f"{human(peak_memory())} in all, {human(peak_memory() - before)} for the fit")
+    table.add_row("peak memory", f"{human(peak.most)} in all, {human(peak.grown)} for the fit")
     table.add_section()
     table.add_row(f"linear probe, Fisher embedding ({rank})", f"[bold]{embedded:.1%}")
     table.add_row(f"linear probe, PCA of the pixels ({rank})", f"{reduced:.1%}")

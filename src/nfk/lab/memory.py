@@ -1,0 +1,40 @@
+"""How much memory a piece of work takes, as the operating system sees it."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import threading
+from pathlib import Path
+
+
+def resident() -> int:
+    """Bytes of memory this process holds now; where the system does not tell, the most it has held."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+class Peak:
+    """The largest resident memory while the block runs, sampled every few milliseconds."""
+
+    def __enter__(self) -> Peak:
+        self.start = self.most = resident()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.004):
+            self.most = max(self.most, resident())
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def grown(self) -> int:
+        """Bytes beyond what was held at the start."""
+        return self.most - self.start
