@@ -279,11 +279,11 @@ def test_interruption_gives_what_the_finished_passes_are_worth(model, monkeypatc
 
 
 def test_interruption_of_the_certifying_pass(model, monkeypatch):
-    from nfk import svd
+    from nfk import krylov
     from nfk.features import GradientFeatures
 
     original, certifying = GradientFeatures.fused, []
-    monkeypatch.setattr(svd, "certify", _noting(svd.certify, certifying))
+    monkeypatch.setattr(krylov, "certify", _noting(krylov.certify, certifying))
 
     def interrupted(self, block):
         if certifying:

@@ -13,7 +13,8 @@ from registry import cnn, cnn_params, mlp, mlp_params, vectors
 
 import nfk
 from nfk.fitting import _Fit
-from nfk.planning import MICROBATCH_BYTES, make_plan, parse_memory
+from nfk.memory import parse_memory
+from nfk.planning import MICROBATCH_BYTES, make_plan
 from nfk.progress import Reporter
 from nfk.stream import Examples
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nfk.blocks import add_product, gram, orthonormalise, project_out
-from nfk.svd import ConvergenceWarning, Goal, exact, krylov, power
+from nfk.krylov import krylov
+from nfk.svd import ConvergenceWarning, Goal, exact, power
 
 
 class Matrix:

@@ -16,12 +16,13 @@ from nfk.blocks import random_block
 from nfk.embedding import Embedding, probe_score
 from nfk.features import GradientFeatures, ProductFeatures
 from nfk.gradients import Differentiator
+from nfk.krylov import krylov
 from nfk.models import Model, split_key
 from nfk.moments import Moments, Sketch, estimate
 from nfk.planning import Engine, Method, Plan, Side, make_plan
 from nfk.progress import Reporter
 from nfk.stream import Examples, Generated
-from nfk.svd import SVD, Goal, Interrupted, exact, krylov, power
+from nfk.svd import SVD, Goal, Interrupted, exact, power
 
 POWER_ITERATIONS = 10
 

@@ -5,16 +5,14 @@ The budget counts everything a fit allocates beyond the data, the parameters and
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
+from nfk.memory import human, parse_memory
 from nfk.models import Model
 from nfk.stream import Examples
 
@@ -377,48 +375,3 @@ def _too_large(p: Problem, budget: int, plans: list[Plan]) -> str:
         f"memory={human(budget)} is too little: the leanest way needs {human(least.peak_bytes)}, most of it for "
         f"{largest}. Raise memory{rank}, or let fewer of the {p.parameters:,} parameters take part with parameters=..."
     )
-
-
-def parse_memory(memory: int | str | None, on_host: bool = True) -> int:
-    """Bytes; from a number, from text such as "4GB", or half of what the machine (or its accelerator) has free."""
-    if memory is None:
-        return (available_bytes() if on_host else device_bytes()) // 2
-    if isinstance(memory, (int, float)) and not isinstance(memory, bool) and memory > 0:
-        return int(memory)
-    match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)i?B?\s*", str(memory), re.IGNORECASE)
-    if not match or float(match[1]) <= 0:
-        raise ValueError(f"memory={memory!r} is not a size: use bytes, or text such as '4GB' or '500MB'")
-    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
-
-
-def device_bytes() -> int:
-    """Memory that the default device can still give; that of the machine where it does not say."""
-    stats = jax.local_devices()[0].memory_stats() or {}
-    limit = stats.get("bytes_limit")
-    return limit - stats.get("bytes_in_use", 0) if limit else available_bytes()
-
-
-def available_bytes() -> int:
-    """Memory the machine can still give, within a container's limit where there is one."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        stat = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
-        reclaimable = int(stat.get("inactive_file", 0))
-        return free if limit == "max" else max(min(free, int(limit) - used + reclaimable), 0)
-    except (OSError, ValueError):
-        return free
-
-
-def human(size: float) -> str:
-    """1536 -> '1.5 kB'."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TB"

@@ -19,7 +19,7 @@ from nfk.lab.data import Split, digits
 from nfk.lab.memory import Peak
 from nfk.lab.networks import LeNet5, as_function
 from nfk.lab.training import accuracy, train_classifier
-from nfk.planning import human
+from nfk.memory import human
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 

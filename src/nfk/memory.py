@@ -1,0 +1,54 @@
+"""Sizes of memory: as text, and what the machine can still give."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import jax
+
+
+def parse_memory(memory: int | str | None, on_host: bool = True) -> int:
+    """Bytes; from a number, from text such as "4GB", or half of what the machine (or its accelerator) has free."""
+    if memory is None:
+        return (available_bytes() if on_host else device_bytes()) // 2
+    if isinstance(memory, (int, float)) and not isinstance(memory, bool) and memory > 0:
+        return int(memory)
+    match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)i?B?\s*", str(memory), re.IGNORECASE)
+    if not match or float(match[1]) <= 0:
+        raise ValueError(f"memory={memory!r} is not a size: use bytes, or text such as '4GB' or '500MB'")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+def device_bytes() -> int:
+    """Memory that the default device can still give; that of the machine where it does not say."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    limit = stats.get("bytes_limit")
+    return limit - stats.get("bytes_in_use", 0) if limit else available_bytes()
+
+
+def available_bytes() -> int:
+    """Memory the machine can still give, within a container's limit where there is one."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        stat = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
+        reclaimable = int(stat.get("inactive_file", 0))
+        return free if limit == "max" else max(min(free, int(limit) - used + reclaimable), 0)
+    except (OSError, ValueError):
+        return free
+
+
+def human(size: float) -> str:
+    """1536 -> '1.5 kB'."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"
