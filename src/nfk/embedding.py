@@ -98,7 +98,7 @@ class Embedding:
     def __call__(self, X: Any, *, progress: bool | None = None) -> np.ndarray:
         """e(x) for every example: (n, k), or (n * outputs, k) for an NTK. One gradient and 2 P k operations each.
 
-        Holds a chunk of gradients (at most 512 rows or 1 GB) beside the basis.
+        Holds a chunk of gradients (at most 256 rows or 1 GB) beside the basis.
         """
         examples = Examples(X)
         if len(examples) == 0:

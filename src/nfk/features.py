@@ -57,7 +57,7 @@ class GradientFeatures:
         self.row_norms: np.ndarray | None = None
         self._measure_rows = measure_rows
         self._label = "gradients"
-        self._keep, self._chunks_kept, self._whole = keep, None, kept
+        self._keep, self._chunks_kept, self._whole, self._buffer = keep, None, kept, None
         if kept is not None:
             self._normalise(kept)
             self._chunks_kept = [(rows, kept[rows]) for rows in self._row_slices()]
@@ -134,7 +134,14 @@ class GradientFeatures:
         if norms is not None:
             self.row_norms = norms
         if collected:
-            self._chunks_kept = collected
+            self._chunks_kept, self._buffer = collected, None
+
+    def _chunk_buffer(self) -> Any:
+        """One chunk of rows, used again in every pass: fresh pages cost more than the products they hold."""
+        if self._buffer is None and self.on_host:
+            rows = min(self.chunk * self.differentiator.outputs, self.shape[0])
+            self._buffer = np.empty((rows, self.shape[1]), self.dtype)
+        return self._buffer
 
     def _read_kept(self) -> Iterator[tuple[slice, Block]]:
         for rows, V in self._chunks_kept:
@@ -147,9 +154,7 @@ class GradientFeatures:
         mean = layout.pieces(jnp.asarray(self.moments.mean))
         scale = layout.pieces(jnp.asarray(self.moments.scale))
         compute = lambda batch: self.differentiator.rows(mean, scale, batch)  # noqa: E731
-        buffer: Any = (
-            np.empty((min(self.chunk * outputs, self.shape[0]), self.shape[1]), self.dtype) if self.on_host else None
-        )
+        buffer = self._chunk_buffer()
         for rows in self._row_slices():
             first, last = rows.start // outputs, rows.stop // outputs
             for begin, end, leaves in run(compute, self.examples, first, last, self.microbatch, self.reporter):

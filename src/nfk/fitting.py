@@ -188,7 +188,7 @@ class _Fit:
         elif plan.keep and p.on_host:
             kept = np.empty((p.rows, p.parameters), model.layout.dtype)
         if plan.engine == "gradients" and plan.side == "parameters" and p.method == "krylov" and p.on_host:
-            sketch = Sketch(model.layout, p.width, max(plan.chunk, plan.microbatch) * p.outputs, self.seed)
+            sketch = Sketch(model.layout, p.width, plan.chunk * p.outputs, self.seed, kept)
         moments = estimate(self.differentiator, over, plan.microbatch, self.reporter, kept, sketch)
         return moments, kept, None if sketch is None else sketch.block(moments)
 

@@ -1,8 +1,8 @@
 """Block Krylov with full reorthogonalisation: the default way to the leading singular vectors.
 
 On the parameters' side a step takes the block W_j (P x U) and returns Z_j = V W_j and V' Z_j from the same gradients:
-one pass a step, with W_i' V'V W_j = Z_i' Z_j. On the examples' side a step is Y_{j+1} = V (V' Y_j): two passes, but blocks
-of N rows.
+one pass a step, with W_i' V'V W_j = Z_i' Z_j. On the examples' side a step is Y_{j+1} = V (V' Y_j): two passes, but
+blocks of N rows.
 """
 
 from __future__ import annotations

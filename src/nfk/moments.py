@@ -122,26 +122,33 @@ def estimate(
 class Sketch:
     """J' Omega for a Gaussian Omega, gathered while the moments are taken: a start for the SVD that costs no pass.
 
-    Holds `chunk` rows of gradients and the block itself, P x width.
+    Holds `chunk` rows of gradients (none where all are `kept`) and the block itself, P x width.
     """
 
-    def __init__(self, layout: Layout, width: int, chunk: int, seed: np.random.Generator) -> None:
-        self._layout, self._seed = layout, seed
-        self._buffer = np.empty((chunk, layout.size), layout.dtype)
-        self._filled = 0
+    def __init__(
+        self, layout: Layout, width: int, chunk: int, seed: np.random.Generator, kept: np.ndarray | None = None
+    ) -> None:
+        self._layout, self._seed, self._kept, self._chunk = layout, seed, kept, chunk
+        self._buffer = np.empty((chunk, layout.size), layout.dtype) if kept is None else kept[:chunk]
+        self._begin = self._filled = 0
         self._total = np.zeros((layout.size, width), layout.dtype)
         self._sums = np.zeros(width)
 
     def add(self, rows: list, count: int) -> None:
+        """Rows as they come; where they are kept, they stand in their place already."""
         if self._filled + count > len(self._buffer):
             self._flush()
-        write_rows(self._buffer[self._filled : self._filled + count], rows, self._layout)
+        if self._kept is None:
+            write_rows(self._buffer[self._filled : self._filled + count], rows, self._layout)
         self._filled += count
 
     def _flush(self) -> None:
         omega = self._seed.standard_normal((self._filled, self._total.shape[1]), dtype=self._layout.dtype)
         add_product(self._total, self._buffer[: self._filled].T, omega)
         self._sums += omega.sum(axis=0, dtype=np.float64)
+        if self._kept is not None:
+            self._begin += self._filled
+            self._buffer = self._kept[self._begin : self._begin + self._chunk]
         self._filled = 0
 
     def block(self, moments: Moments) -> np.ndarray:

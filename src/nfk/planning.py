@@ -20,7 +20,7 @@ EXPECTED_STEPS = 6
 MOST_BLOCKS = 12
 FEWEST_BLOCKS = 4
 FIRST_WIDTH = 64  # block width when the rank is a fraction of variance, so not known
-CHUNK_ROWS = 512  # rows of gradients that meet a block at once: at this size BLAS is near its peak
+CHUNK_ROWS = 256  # rows of gradients that meet a block at once: at this size BLAS is near its peak
 MICROBATCH_BYTES = 4 * 2**20  # gradients of a microbatch: small enough to stay in cache and off fresh pages
 UNROLL_FROM = 100_000  # parameters from which convolutions are unrolled on a CPU
 NETWORK_RATE, MATRIX_RATE = 30e9, 150e9  # FLOP/s; only their ratio matters
@@ -322,7 +322,7 @@ def _gradient_plan(p: Problem, budget: int, keep: bool, side: Side, blocks: int,
     spare = budget - sum(parts.values())
     chunk = int(np.clip(spare // row if spare > 0 else 1, microbatch, max(microbatch, -(-CHUNK_ROWS // p.outputs))))
     chunk = min(chunk, -(-p.examples // microbatch) * microbatch)
-    if not (keep and p.moments_over_data and side == "examples"):
+    if not (keep and p.moments_over_data):
         parts["a chunk of gradients"] = min(chunk, p.examples) * row
     return Plan(p, budget, "gradients", keep, side, blocks, columns, microbatch, chunk, unrolled, parts=parts)
 
