@@ -45,7 +45,7 @@ def table(results: dict) -> str:
     lines += [
         f"| embedding new examples at k = {embedding['rank']}, in plain batch gradients over the same examples | "
         f"{embedding['ratio']:.2f} | - |",
-        f"| growth of time with N, log-log slope from {smallest:,} to {largest:,} | "
+        f"| growth of time with N, log-log slope from {smallest:,} to {largest:,}, {scaling['network']} | "
         f"{scaling['slope_of_time']:.2f} | - |",
         f"| largest over smallest peak memory in that range, beyond the data and the N x U numbers | "
         f"{scaling['largest_over_smallest_memory']:.2f} | - |",

@@ -202,7 +202,8 @@ def probe_score(model: Model, examples: Examples) -> list[float]:
         return rng.standard_normal(leaf.shape).astype(leaf.dtype)
 
     example = jax.tree.map(draw, examples.slice(0, 1))
-    score = jax.jit(model.score_of)(model.params, example, jax.random.key(0))
+    compiled = model.cache.setdefault("score", jax.jit(model.score_of))
+    score = compiled(model.params, example, jax.random.key(0))
     return np.asarray(score, np.float64).reshape(-1).tolist()
 
 
