@@ -81,8 +81,8 @@ def lenet(examples: data.Split, epochs: int) -> tuple[Callable, Any]:
 
 def accuracy(quick: bool) -> dict[str, Any]:
     """Worst relative error of the top eigenvalues in float32 against an exact float64 eigendecomposition."""
-    rank = 32 if quick else 128
-    examples = mnist_images(600 if quick else 10_000)
+    rank = 16 if quick else 128
+    examples = mnist_images(300 if quick else 10_000)
     apply, params = lenet(examples, epochs=1 if quick else 3)
     single = nfk.classifier(apply, params)
     runs = {}
@@ -154,14 +154,14 @@ def colour_images(count: int) -> np.ndarray:
 
 
 def discriminator(quick: bool) -> tuple[nfk.Model, list]:
-    params = critic_params((8, 16, 16, 32) if quick else (32, 64, 64, 112, 112, 128))
+    params = critic_params((8, 16) if quick else (32, 64, 64, 112, 112, 128))
     return nfk.gan(critic, params, expectation="data"), params
 
 
 def speed(quick: bool) -> dict[str, Any]:
     """A whole fit against the paper's algorithm: its sweeps are timed batch by batch and the total is projected."""
     model, params = discriminator(quick)
-    count, batch = (256, 32) if quick else (1024, 32)
+    count, batch = (64, 16) if quick else (1024, 32)
     X = colour_images(count)
     ranks = (8,) if quick else (128, 32)
     return {
@@ -222,7 +222,7 @@ def alternate(contestants: dict[str, Callable[[], Any]], rounds: int) -> tuple[d
 def embedding_cost(quick: bool) -> dict[str, Any]:
     """Embedding new examples against one plain batch gradient over the same examples, in its best batch size."""
     model, params = discriminator(quick)
-    rank, count = (8, 128) if quick else (128, 512)
+    rank, count = (8, 64) if quick else (128, 512)
     X = colour_images(2 * count)
     fitted = nfk.fit(model, X[:count], rank, key=SEED)
     new = X[count:]
@@ -243,7 +243,7 @@ def embedding_cost(quick: bool) -> dict[str, Any]:
 
 def scaling(quick: bool) -> dict[str, Any]:
     """Seconds and peak memory of a streamed fit against N, each N in a process of its own."""
-    counts = [256, 512] if quick else [512, 1024, 2048, 4096, 8192, 16_384]
+    counts = [64, 128] if quick else [512, 1024, 2048, 4096, 8192, 16_384]
     rows = []
     for count in counts:
         command = [sys.executable, "-m", "benchmarks.scaling", str(count), "8" if quick else "32"]
