@@ -84,13 +84,12 @@ def fit(
     `save` names a folder).
     """
     _check_model(model)
-    examples = Examples(X)
-    _check_count(examples)
     _check_options(tol, oversamples, max_steps)
+    examples = Examples(X)
     if save is not None:
         files.check_writable(Path(save))
         files.describe_model(model)
-    chosen = make_plan(
+    chosen = plan(
         model,
         examples,
         rank,
