@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +60,54 @@ def cifar10(split: str = "train") -> Split:
     parts = [_read_webp(_required("cifar10") / f"{name}.npz") for name in names]
     images = np.concatenate([images for images, _ in parts])
     return Split(images / np.float32(255), np.concatenate([labels for _, labels in parts]).astype(np.int64))
+
+
+def fashion_mnist(split: str = "train") -> Split:
+    """Fashion-MNIST from NFK_DATA; split "train" (60,000) or "test" (10,000)."""
+    return mnist(split, "fashion_mnist")
+
+
+def svhn(split: str = "train") -> Split:
+    """SVHN, cropped digits, from NFK_DATA: only the first 20,000 of "train" and the first 5,000 of "test"."""
+    name = {"train": "train_first20000", "test": "test_first5000"}[split]
+    images, labels = _read_webp(_required("svhn") / f"{name}.npz")
+    return Split(images / np.float32(255), labels.astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Texts and their labels (n,)."""
+
+    texts: list[str]
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: slice | np.ndarray) -> Sentences:
+        chosen = np.arange(len(self))[rows]
+        return Sentences([self.texts[row] for row in chosen], self.labels[chosen])
+
+
+def sentences(name: str) -> Sentences:
+    """ "polarity" (10,662 of film reviews, negative 0, positive 1) or "subjectivity" (10,000, objective 0, subjective 1).
+
+    In the order of the files: all of class 0, then all of class 1.
+    """
+    archive, members = {
+        "polarity": ("sentence_polarity", ("rt-polarity.neg", "rt-polarity.pos")),
+        "subjectivity": ("subjectivity", ("plot.tok.gt9.5000", "quote.tok.gt9.5000")),
+    }[name]
+    with zipfile.ZipFile(_required("text") / f"{archive}.zip") as stored:
+        # Not splitlines: it also breaks at \x85, which Latin-1 uses inside a sentence.
+        classes = [stored.read(f"{archive}/{member}").decode("latin-1").rstrip("\n").split("\n") for member in members]
+    labels = np.repeat(np.arange(2), [len(lines) for lines in classes])
+    return Sentences([line.strip() for lines in classes for line in lines], labels)
+
+
+def shakespeare() -> str:
+    """1,115,394 characters of Shakespeare's plays (tinyshakespeare)."""
+    return (_required("text") / "tinyshakespeare.txt").read_text(encoding="ascii")
 
 
 def _required(name: str) -> Path:
