@@ -153,7 +153,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _bar(name: str, size: int | None, show: bool | None) -> Iterator[Report]:
-    console = Console(stderr=True)
+    console = Console(stderr=True, force_terminal=show or None)
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=24),
@@ -161,7 +161,7 @@ def _bar(name: str, size: int | None, show: bool | None) -> Iterator[Report]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    hidden = not (console.is_terminal if show is None else show)
+    hidden = show is False or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task(name, total=size)
         yield lambda done: bar.update(task, completed=done)
