@@ -67,7 +67,7 @@ def _webp_array(path: Path) -> Pixels:
     except ImportError as error:
         raise ImportError(f"{path.name} holds WebP images: pip install 'nfk[lab]'") from error
 
-    with decoding(path), np.load(path, allow_pickle=False) as archive:
+    with decoding(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         strips = sorted(name for name in archive.files if name.startswith("webp_"))
         if not strips:
             raise ValueError("it holds no strip webp_000")
