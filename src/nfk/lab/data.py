@@ -168,7 +168,8 @@ def main(names: Annotated[tuple[str, ...], tyro.conf.Positional] = (), download:
         names: the data sets; all of them by default.
         download: download what is not found, or damaged in the cache.
     """
-    table = Table("data set", "split", "length", "bytes", Column("where", overflow="fold"))
+    numbers = (Column("length", justify="right"), Column("bytes", justify="right"))
+    table = Table("data set", "split", *numbers, Column("where", overflow="fold"))
     try:
         for name in names or SOURCES:
             _choice("name", name, tuple(SOURCES))
