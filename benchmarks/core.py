@@ -74,7 +74,7 @@ def mnist_images(count: int) -> data.Split:
 
 
 def lenet(examples: data.Split, epochs: int) -> tuple[Callable, Any]:
-    return networks.as_function(
+    return nfk.from_nnx(
         training.train_classifier(networks.LeNet5(rngs=nnx.Rngs(SEED)), examples, epochs=epochs)
     )
 

@@ -11,34 +11,15 @@ from flax import nnx
 from rich.console import Console
 from rich.table import Table
 from sklearn.decomposition import PCA
-from sklearn.linear_model import LogisticRegression
 
 import nfk
 from nfk.lab import figures
 from nfk.lab.data import Split, digits
 from nfk.lab.memory import Peak
-from nfk.lab.networks import LeNet5, as_function
+from nfk.lab.networks import LeNet5
+from nfk.lab.probing import probe
 from nfk.lab.training import accuracy, train_classifier
 from nfk.memory import human
-
-STRENGTHS = (0.01, 0.1, 1.0, 10.0)
-
-
-def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, test_labels: np.ndarray) -> float:
-    """Test accuracy of a logistic regression; its strength is chosen on a tenth of the training examples.
-
-    All features are divided by one number: scaling each one by its own would change the kernel.
-    """
-    scale = np.sqrt(np.mean(train.astype(np.float64) ** 2)) * np.sqrt(train.shape[1]) / 10
-    train, test = train / scale, test / scale
-    held = len(train) // 10
-    held_out = []
-    for strength in STRENGTHS:
-        fitted = LogisticRegression(C=strength, max_iter=500).fit(train[held:], labels[held:])
-        held_out.append(fitted.score(train[:held], labels[:held]))
-    best = STRENGTHS[int(np.argmax(held_out))]
-    return float(LogisticRegression(C=best, max_iter=500).fit(train, labels).score(test, test_labels))
-
 
 def flat(data: Split) -> np.ndarray:
     return data.images.reshape(len(data), -1)
@@ -63,8 +44,7 @@ def main(output: Path = Path("demo"), rank: int = 64, epochs: int = 12, seed: in
     trained = f"{time.perf_counter() - started:.0f} s of training"
     console.print(f"LeNet-5: {network_accuracy:.1%} on {len(test):,} test digits, {trained}")
 
-    apply, params = as_function(network)
-    model = nfk.classifier(apply, params)
+    model = nfk.classifier(*nfk.from_nnx(network))
     console.print(str(nfk.plan(model, train.images, rank)), style="dim", highlight=False)
     started = time.perf_counter()
     with Peak() as peak:

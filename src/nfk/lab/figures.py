@@ -60,3 +60,21 @@ def leading_images(
     figure.suptitle(title, fontsize=11)
     figure.savefig(path, dpi=130)
     return path
+
+
+def grid(images: np.ndarray, path: Path, title: str, columns: int = 8) -> Path:
+    """Images side by side, dark on light where they are grey."""
+    rows = -(-len(images) // columns)
+    height, width, channels = images.shape[1:]
+    canvas = np.ones((rows * (height + 1), columns * (width + 1), channels), np.float32)
+    for index, image in enumerate(images):
+        row, column = divmod(index, columns)
+        top, left = row * (height + 1), column * (width + 1)
+        canvas[top : top + height, left : left + width] = 1 - image if channels == 1 else image
+    figure = Figure(figsize=(5, 5 * rows / columns + 0.4), layout="constrained")
+    axis = figure.subplots()
+    axis.axis("off")
+    axis.imshow(canvas.squeeze(), cmap="gray", vmin=0, vmax=1)
+    axis.set_title(title, fontsize=9)
+    figure.savefig(path, dpi=130)
+    return path

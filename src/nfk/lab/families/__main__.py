@@ -1,0 +1,124 @@
+"""`make families`: train what is not trained yet, embed real data with every family, and compare.
+
+Writes results/families.json (a row per network) and pictures of samples and spectra beside it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+from rich.console import Console
+
+import nfk
+from nfk.lab import figures
+from nfk.lab.families import FAMILIES, Family
+from nfk.lab.families.trained import RUNS, trained
+from nfk.lab.probing import probe
+
+SHARES, PROBED = (1, 10, 100), 64
+OUTPUT = Path("results/families.json")
+
+
+def explained(embedding: nfk.Embedding) -> dict[str, float]:
+    share = np.cumsum(embedding.explained_variance_ratio)
+    return {str(k): float(share[min(k, len(share)) - 1]) for k in SHARES}
+
+
+def examine(family: Family, seed: int, runs: Path, pictures: Path, say: Any) -> dict[str, Any]:
+    """One row: the network's worth, the spectrum of its kernel, and linear probes of everything it is compared with."""
+    train, test = family.splits()
+    network, facts = trained(family, seed, runs)
+    metric, value = family.metric(network, test)
+    say(f"{family.label}: {metric} {value:.4g}")
+    train, test = train.take(slice(family.rows)), test.take(slice(family.test_rows))
+    X, X_test = family.examples(train), family.examples(test)
+    features = dict(family.baselines(train, test, PROBED, seed))
+    features["activations"] = tuple(family.activations(network, part) for part in (X, X_test))
+    row = {
+        "family": family.name, "network": family.network, "data": family.data, "parameters": 0, "seed": seed,
+        "seconds_training": facts["seconds_training"], "metric": metric, "value": value,
+        "examples": len(train), "test_examples": len(test),
+    }  # fmt: skip
+    for name, current in (("nfk", network), ("untrained", family.build(seed + 1000))):
+        model = family.model(current)
+        row["parameters"] = model.layout.size
+        started = time.perf_counter()
+        embedding = nfk.fit(model, X, max(SHARES), key=seed)
+        seconds = time.perf_counter() - started
+        features[name] = embedding.training[:, :PROBED], embedding(X_test)[:, :PROBED]
+        if name == "nfk":
+            row |= {"explained_variance": explained(embedding), "seconds_fit": seconds, "passes": embedding.passes}
+            row["worst_residual"] = float(embedding.residuals.max())
+            figures.spectrum(embedding, pictures / f"{family.label}-spectrum.png", f"{family.network}, {family.data}")
+        else:
+            row["explained_variance_untrained"] = explained(embedding)
+    row["probe"] = {
+        name: probe(*_interleaved(parts, train.labels, test.labels)) for name, parts in features.items()
+    }
+    samples = family.samples(network, jax.random.key(seed), 64)
+    if samples is not None:
+        figures.grid(samples, pictures / f"{family.label}-samples.png", f"samples: {family.network}, {family.data}")
+    say(f"{family.label}: " + ", ".join(f"{name} {score:.3f}" for name, score in row["probe"].items()))
+    return row
+
+
+def _interleaved(parts: tuple, labels: np.ndarray, test_labels: np.ndarray) -> tuple:
+    return parts[0], labels, parts[1], test_labels
+
+
+def main(
+    only: tuple[str, ...] = (), output: Path = OUTPUT, runs: Path = RUNS, seed: int = 0, train_only: bool = False
+) -> None:
+    """Train and compare every family of models.
+
+    Args:
+        only: labels of families (gan-mnist, ...); all when empty. Rows of the others are kept in the output.
+        output: the results file.
+        runs: where trainings keep their checkpoints, logs and weights.
+        seed: of the networks, the trainings and the fits.
+        train_only: stop after the training.
+    """
+    console = Console()
+    labels = [family.label for family in FAMILIES]
+    unknown = set(only) - set(labels)
+    if unknown:
+        raise SystemExit(f"--only {sorted(unknown)[0]}: no such family; choose from {', '.join(dict.fromkeys(labels))}")
+    chosen = [family for family in FAMILIES if not only or family.label in only]
+    found = json.loads(output.read_text())["rows"] if output.exists() else []
+    rows = {(row["family"], row["network"], row["data"]): row for row in found}
+    pictures = output.with_suffix("")
+    pictures.mkdir(parents=True, exist_ok=True)
+    for family in chosen:
+        if train_only:
+            trained(family, seed, runs)
+            continue
+        rows[family.name, family.network, family.data] = examine(family, seed, runs, pictures, console.print)
+        _write(output, rows)
+
+
+def _write(output: Path, rows: dict) -> None:
+    order = [(family.name, family.network, family.data) for family in FAMILIES]
+    names = ("jax", "jaxlib", "flax", "optax", "flowjax", "blackjax", "numpy", "scikit-learn")
+    content = {
+        "command": "make families",
+        "versions": {name: importlib.metadata.version(name) for name in names} | {"nfk": nfk.__version__},
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "rows": [rows[key] for key in order if key in rows],
+    }
+    temporary = output.with_suffix(".part")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    os.replace(temporary, output)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,5 @@
+"""Networks in flax nnx, one file a family. All take batches of images (n, height, width, channels)."""
+
+from nfk.lab.networks.classifiers import MLP, LeNet5
+
+__all__ = ["MLP", "LeNet5"]

@@ -1,0 +1,84 @@
+"""Trained weights as safetensors files, with the command and the seed that made them."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+
+def state_of(network: Any) -> Any:
+    """All arrays of a network but its random keys: a flax nnx module, or any pytree (an equinox module)."""
+    if isinstance(network, nnx.Module):
+        return nnx.to_pure_dict(nnx.state(network, nnx.Not(nnx.RngState)))
+    return network
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    flat = jax.tree_util.tree_flatten_with_path(tree)[0]
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in flat}
+    return {name: leaf for name, leaf in named.items() if hasattr(leaf, "dtype")}
+
+
+def save(path: Path, network: Any, facts: dict[str, Any]) -> Path:
+    """Write the weights of `network`; `facts` (command, seed, seconds of training, ...) go into the file's header."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {name: np.ascontiguousarray(leaf) for name, leaf in _named(state_of(network)).items()}
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as part:
+        pass
+    try:
+        save_file(tensors, part.name, metadata={"facts": json.dumps(facts)})
+        os.replace(part.name, path)
+    finally:
+        Path(part.name).unlink(missing_ok=True)
+    return path
+
+
+def load(path: Path, network: Any) -> tuple[Any, dict[str, Any]]:
+    """`(network with the weights of the file, facts)`; weights of another network are refused by name and shape."""
+    try:
+        with safe_open(path, framework="numpy") as archive:
+            tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
+            facts = json.loads((archive.metadata() or {}).get("facts", "{}"))
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged or no safetensors file ({error}): train again, or restore it") from error
+    _check(tensors, _named(state_of(network)), path)
+    return _filled(network, tensors), facts
+
+
+def _check(found: dict[str, np.ndarray], wanted: dict[str, Any], path: Path) -> None:
+    for name in sorted(found.keys() | wanted.keys()):
+        if name not in found or name not in wanted:
+            place = "not in the file" if name in wanted else "not in this network"
+            raise ValueError(f"{path} holds the weights of another network: {name!r} is {place}; build the same one")
+        if found[name].shape != np.shape(wanted[name]):
+            raise ValueError(
+                f"{path} holds the weights of another network: {name!r} has shape {found[name].shape} in the file and "
+                f"{np.shape(wanted[name])} here; build the network with the same sizes"
+            )
+
+
+def _filled(network: Any, tensors: dict[str, np.ndarray]) -> Any:
+    flat, structure = jax.tree_util.tree_flatten_with_path(state_of(network))
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in flat]
+    leaves = [tensors.get(name, leaf) for name, (_, leaf) in zip(names, flat, strict=True)]
+    filled = jax.tree.unflatten(structure, leaves)
+    if not isinstance(network, nnx.Module):
+        return filled
+    nnx.update(network, filled)
+    return network
+
+
+def shipped(name: str) -> Path | None:
+    """The weights of that name that come with the package, where there are such."""
+    path = Path(str(resources.files("nfk.lab"))) / "trained" / f"{name}.safetensors"
+    return path if path.exists() else None
