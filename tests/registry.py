@@ -74,7 +74,7 @@ class Case:
     @cached_property
     def differentiators(self) -> dict[bool, Differentiator]:
         """By vmap and unrolled: compiled once for all tests."""
-        return {flag: Differentiator(self.model, split_key(0)[2], self.outputs, flag) for flag in (False, True)}
+        return {flag: self.model.differentiate(split_key(0)[2], self.outputs, flag) for flag in (False, True)}
 
     @cached_property
     def moments(self) -> Moments:

@@ -93,7 +93,7 @@ class Embedding:
 
     @cached_property
     def _differentiator(self) -> Differentiator:
-        return Differentiator(self.model, self.score_key, self.outputs, self.unrolled)
+        return self.model.differentiate(self.score_key, self.outputs, self.unrolled)
 
     def __call__(self, X: Any, *, progress: bool | None = None) -> np.ndarray:
         """e(x) for every example: (n, k), or (n * outputs, k) for an NTK. One gradient and 2 P k operations each.
@@ -202,9 +202,7 @@ def probe_score(model: Model, examples: Examples) -> list[float]:
         return rng.standard_normal(leaf.shape).astype(leaf.dtype)
 
     example = jax.tree.map(draw, examples.slice(0, 1))
-    compiled = model.cache.setdefault("score", jax.jit(model.score_of))
-    score = compiled(model.params, example, jax.random.key(0))
-    return np.asarray(score, np.float64).reshape(-1).tolist()
+    return np.asarray(model.evaluate(example, jax.random.key(0)), np.float64).reshape(-1).tolist()
 
 
 def _as_json(shapes: Any) -> Any:

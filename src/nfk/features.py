@@ -154,7 +154,7 @@ class GradientFeatures:
         mean = layout.pieces(jnp.asarray(self.moments.mean))
         scale = layout.pieces(jnp.asarray(self.moments.scale))
         compute = lambda batch: self.differentiator.rows(mean, scale, batch)  # noqa: E731
-        buffer = self._chunk_buffer()
+        buffer: Any = self._chunk_buffer()
         for rows in self._row_slices():
             first, last = rows.start // outputs, rows.stop // outputs
             for begin, end, leaves in run(compute, self.examples, first, last, self.microbatch, self.reporter):
@@ -265,13 +265,10 @@ class ProductFeatures:
     def _tangents(self, block: Block, groups: list[slice]) -> tuple[list, np.ndarray]:
         """s*M as parameter-shaped tangents, a group of columns at a time, and z . (s*M)."""
         scaled = np.asarray(block) * self.moments.scale[:, None]
-        tangents, places = [], self.differentiator.layout.slices.values()
+        tangents = []
         for group in groups:
             columns = _padded_columns(scaled[:, group], self.columns)
-            tangents.append([
-                jnp.asarray(columns[place].T).reshape(self.columns, *leaf.shape).astype(leaf.dtype)
-                for place, leaf in zip(places, self.differentiator.chosen, strict=True)
-            ])  # fmt: skip
+            tangents.append(self.differentiator.layout.leaves(jnp.asarray(columns.T)))
         return tangents, self.moments.mean @ scaled
 
     def _accumulate(self, total: np.ndarray, weights: np.ndarray, groups: list[slice], batch: object) -> None:

@@ -15,7 +15,6 @@ from nfk import files
 from nfk.blocks import random_block
 from nfk.embedding import Embedding, probe_score
 from nfk.features import GradientFeatures, ProductFeatures
-from nfk.gradients import Differentiator
 from nfk.krylov import krylov
 from nfk.models import Model, split_key
 from nfk.moments import Moments, Sketch, estimate
@@ -157,7 +156,7 @@ class _Fit:
         self.tol, self.max_steps, self.reporter = tol, max_steps, reporter
         start_key, self.sample_key, self.score_key = split_key(key)
         self.seed = np.random.default_rng(np.asarray(jax.random.key_data(start_key)).tolist())
-        self.differentiator = Differentiator(model, self.score_key, plan.problem.outputs, plan.unrolled)
+        self.differentiator = model.differentiate(self.score_key, plan.problem.outputs, plan.unrolled)
         self.probe = probe_score(model, examples)
 
     def run(self) -> Embedding:
@@ -238,7 +237,7 @@ class _Fit:
             seconds[plan.engine] = time.perf_counter() - started
         if seconds[rival.engine] < seconds[self.plan.engine]:
             self.plan = rival
-            self.differentiator = Differentiator(self.model, self.score_key, p.outputs, self.plan.unrolled)
+            self.differentiator = self.model.differentiate(self.score_key, p.outputs, self.plan.unrolled)
         self.plan = replace(self.plan, rival=None)
 
 

@@ -1,7 +1,7 @@
 """The definition, dense and literal: Fisher vectors, the Gram matrix, and the paper's baseline algorithm.
 
 For small N, and the oracle of the tests: it shares no code with the fast path and holds all N x P numbers. Every
-gradient is taken on its own with `jax.grad` or `jax.jacrev`; every sum is a float64 sum on the host.
+gradient is taken on its own, by `Model.jacobian`; every sum is a float64 sum on the host.
 """
 
 from __future__ import annotations
@@ -18,18 +18,12 @@ from nfk.stream import Examples, Generated
 
 def gradients(model: Model, X: Any, key: jax.Array) -> np.ndarray:
     """g(x) = d score(params, x) / d params, one row per example and output, float64: (rows, P)."""
-    chosen, others = model.layout.split(model.params)
-
-    def row(chosen: list, others: list, example: Any, key: jax.Array) -> list:
-        return jax.jacrev(lambda leaves: model.score_of(model.layout.join(leaves, others), example, key))(chosen)
-
-    compiled = jax.jit(row)
     examples = Examples(X)
     rows = []
     for index in range(len(examples)):
         example = jax.tree.map(lambda leaf: np.asarray(leaf)[0], examples.slice(index, index + 1))
         outputs = model.outputs(example)
-        leaves = [np.asarray(leaf, np.float64).reshape(outputs, -1) for leaf in compiled(chosen, others, example, key)]
+        leaves = [np.asarray(leaf, np.float64).reshape(outputs, -1) for leaf in model.jacobian(example, key)]
         rows.append(np.concatenate(leaves, axis=1))
     return np.concatenate(rows)
 

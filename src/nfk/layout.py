@@ -101,11 +101,9 @@ class Layout:
         return [vector[..., place] for place in self.slices.values()]
 
     def leaves(self, vector: Any) -> list:
-        """`pieces` in the shapes and dtypes of the parameters, as tangents for a JVP."""
-        kept = [(s, d) for s, d, keep in zip(self.shapes, self.dtypes, self.chosen, strict=True) if keep]
-        return [
-            piece.reshape(shape).astype(dtype) for piece, (shape, dtype) in zip(self.pieces(vector), kept, strict=True)
-        ]
+        """`pieces` in the shapes of the parameters, as tangents for a JVP; leading axes stay."""
+        shapes = [shape for shape, keep in zip(self.shapes, self.chosen, strict=True) if keep]
+        return [p.reshape(*p.shape[:-1], *shape) for p, shape in zip(self.pieces(vector), shapes, strict=True)]
 
 
 def _dtype_of(leaf: Any, path: str) -> str:
@@ -115,7 +113,7 @@ def _dtype_of(leaf: Any, path: str) -> str:
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"params[{path!r}] is a {type(leaf).__module__}.{type(leaf).__name__}, not an array of numpy or jax: "
-            "convert it (tensor.detach().numpy() for PyTorch), or take it out of params"
+            "convert it, or take it out of params; nfk.torch takes a PyTorch module"
         ) from error
 
 

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nfk.cost import Cost, cost_of
+from nfk.gradients import Compiled, Differentiator
 from nfk.layout import Layout, PathFilter
 
 Params = Any
@@ -33,10 +35,14 @@ Sampler = Callable[[jax.Array, int], Any]
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A trained network read as a density: `score(params, example, key)` and how its moments are taken."""
+    """A trained network read as a density: `score(params, example, key)` and how its moments are taken.
+
+    The score is written in JAX. A subclass for another framework says how one is evaluated and differentiated there:
+    `differentiate`, `evaluate`, `jacobian`, `cost` and `result` are all that the rest of the package asks.
+    """
 
     family: str
-    score: Callable[[Params, Example, jax.Array], jax.Array]
+    score: Callable[..., Any]
     params: Params
     sample: Sampler | None = None
     centred: bool = True
@@ -47,6 +53,8 @@ class Model:
     parameters: PathFilter = None
     stochastic: bool = False
     row_per_output: bool = False
+    wrapping: ClassVar[str] = "lambda params, x: network(params, x[None])[0]"
+    sampler: ClassVar[str] = "sample(key, n)"
 
     def __post_init__(self) -> None:
         if self.fisher not in ("diagonal", "identity"):
@@ -57,8 +65,8 @@ class Model:
             raise TypeError(f"centred={self.centred!r} must be True or False")
         if self.expectation == "model" and self.sample is None:
             raise ValueError(
-                "expectation='model' needs samples of the model: pass sample=function(key, n) -> n examples, "
-                "or choose expectation='data'"
+                f"expectation='model' needs samples of the model: pass a function {self.sampler} -> n examples as "
+                "sample=, or choose expectation='data'"
             )
         if not isinstance(self.samples, (int, np.integer)) or self.samples < 2:
             raise ValueError(f"samples={self.samples!r} must be a number of samples, at least 2 for a variance")
@@ -71,7 +79,7 @@ class Model:
                 raise ValueError(f"params[{place!r}] holds NaN or infinity: the network did not train or did not load")
 
     def __getstate__(self) -> dict:
-        return {name: value for name, value in self.__dict__.items() if name not in ("cache", "layout")}
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}  # not what can be made again
 
     def __deepcopy__(self, memo: dict) -> Model:
         return self  # nothing in it changes, so a copy (scikit-learn's clone makes one) may share it
@@ -101,10 +109,34 @@ class Model:
             key = jax.random.fold_in(key, fingerprint(example))
         return self.score(params, example, key)
 
+    def differentiate(self, key: jax.Array, outputs: int, unrolled: bool = False) -> Differentiator:
+        """The derivatives of the score, for one key of its randomness."""
+        return Compiled(self, key, outputs, unrolled)
+
+    def evaluate(self, example: Example, key: jax.Array) -> Any:
+        """The score of one example."""
+        return self.cache.setdefault("score", jax.jit(self.score_of))(self.params, example, key)
+
+    def jacobian(self, example: Example, key: jax.Array) -> list:
+        """d score / d params for one example, leaf by leaf: the definition, which shares nothing with the fast path."""
+
+        def jacobian(chosen: list, others: list, example: Example, key: jax.Array) -> list:
+            return jax.jacrev(lambda leaves: self.score_of(self.layout.join(leaves, others), example, key))(chosen)
+
+        return self.cache.setdefault("jacobian", jax.jit(jacobian))(*self.layout.split(self.params), example, key)
+
+    def cost(self, example: Example) -> Cost:
+        """What one evaluation of the score costs."""
+        return cost_of(self.score_of, self.params, example, jax.random.key(0))
+
+    def result(self, example: Example) -> Any:
+        """What the score returns for one example, as an abstract array."""
+        return jax.eval_shape(self.score_of, self.params, example, jax.random.key(0))
+
     def outputs(self, example: Example) -> int:
         """Rows per example (1 for a scalar score), after a trial evaluation of shapes on one example."""
         try:
-            result = jax.eval_shape(self.score_of, self.params, example, jax.random.key(0))
+            result = self.result(example)
         except NotAScore:
             raise
         except Exception as error:
@@ -112,7 +144,7 @@ class Model:
             raise ValueError(
                 f"nfk.{self.family} could not be evaluated on one example of shape {shapes}: {error}\n"
                 "The function takes ONE example without a batch axis, and X[0] must be what it expects; wrap a network "
-                "for batches as lambda params, x: network(params, x[None])[0]"
+                f"for batches as {self.wrapping}"
             ) from error
         if not hasattr(result, "shape"):
             raise NotAScore(f"the function of nfk.{self.family} returned a {type(result).__name__}: return one array")
@@ -282,19 +314,26 @@ def network(apply: Callable, params: Params, *, sample: Sampler | None = None, *
 
 
 def _build(family: str, score: Callable, params: Params, sample: Sampler | None, defaults: dict, options: Any) -> Model:
-    unknown = set(options) - set(Options.__annotations__)
-    if unknown:
-        allowed = ", ".join(Options.__annotations__)
-        raise TypeError(f"nfk.{family} has no option {sorted(unknown)[0]!r}: the options are {allowed}")
     function = getattr(score, "function", getattr(score, "apply", score))
     if not callable(function) or any(leaf is params and callable(leaf) for leaf in jax.tree.leaves(params)):
         raise TypeError(
             f"nfk.{family} takes a function first and its parameters second: nfk.{family}(function, params)"
         )
+    return assemble(Model, family, defaults, options, Options, score=score, params=params, sample=sample)
+
+
+def assemble(
+    kind: type[Model], family: str, defaults: dict, options: Any, allowed: Any, *, sample: Any, **parts: Any
+) -> Any:
+    """A model of one kind, from a constructor's defaults and its caller's options, which take precedence."""
+    unknown = set(options) - set(allowed.__annotations__)
+    if unknown:
+        names = ", ".join(allowed.__annotations__)
+        raise TypeError(f"nfk.{family} has no option {sorted(unknown)[0]!r}: the options are {names}")
     if sample is not None and not (callable(sample) and _takes_two(sample)):
-        raise TypeError("sample must be a function of two arguments: sample(key, n) -> n examples")
+        raise TypeError(f"sample must be a function of two arguments: {kind.sampler} -> n examples")
     expectation = {"expectation": "data" if sample is None else "model"}
-    return Model(family=family, score=score, params=params, sample=sample, **{**expectation, **defaults, **options})
+    return kind(family=family, sample=sample, **parts, **{**expectation, **defaults, **options})
 
 
 def _takes_two(function: Callable) -> bool:

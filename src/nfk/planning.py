@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
@@ -43,7 +43,7 @@ class Problem:
     itemsize: int
     forward_flops: float
     activation_bytes: int
-    convolutional: bool
+    unroll: bool
     rank: int | None
     variance: float | None
     oversamples: int
@@ -222,11 +222,11 @@ def describe(
     count, variance = parse_rank(rank, rows, P)
     if variance is not None and method == "power":
         raise ValueError(f"rank={rank} is a fraction, but method='power' needs a number of components")
-    flops, activations, convolutional = _inspect(model, example)
+    cost = model.cost(example)
     over_data = model.needs_moments and model.expectation == "data"
     return Problem(
         examples=len(examples), outputs=outputs, parameters=P, itemsize=model.layout.dtype.itemsize,
-        forward_flops=flops, activation_bytes=activations, convolutional=convolutional,
+        forward_flops=max(cost.flops, 2.0 * P), activation_bytes=cost.activation_bytes, unroll=cost.unroll,
         rank=count, variance=variance, oversamples=oversamples, method=method,
         moment_examples=0 if not model.needs_moments else len(examples) if over_data else model.samples,
         moments_over_data=over_data, trace_known=over_data and model.fisher == "diagonal",
@@ -248,30 +248,6 @@ def parse_rank(rank: int | float, rows: int, parameters: int) -> tuple[int | Non
     if rank > limit:
         raise ValueError(f"rank={rank} exceeds min(rows, parameters)={limit}: lower rank or add examples")
     return int(rank), None
-
-
-def _inspect(model: Model, example: Any) -> tuple[float, int, bool]:
-    """FLOPs of one forward pass, bytes of its intermediate values, and whether it convolves."""
-    arguments = (model.params, example, jax.random.key(0))
-    try:
-        flops = float(jax.jit(model.score_of).lower(*arguments).cost_analysis()["flops"])
-    except (TypeError, KeyError, NotImplementedError):
-        flops = 0.0
-    jaxpr = jax.make_jaxpr(model.score_of)(*arguments)
-    return max(flops, 2.0 * model.layout.size), _intermediate_bytes(jaxpr), "conv_general_dilated" in str(jaxpr)
-
-
-def _intermediate_bytes(jaxpr: Any) -> int:
-    inner = getattr(jaxpr, "jaxpr", jaxpr)
-    total = 0
-    for equation in inner.eqns:
-        nested = [value for value in equation.params.values() if hasattr(value, "eqns") or hasattr(value, "jaxpr")]
-        if nested:
-            total += equation.params.get("length", 1) * sum(_intermediate_bytes(value) for value in nested)
-        else:
-            sized = [v.aval for v in equation.outvars if hasattr(v.aval, "size")]
-            total += sum(aval.size * getattr(aval.dtype, "itemsize", 4) for aval in sized)
-    return total
 
 
 def _candidates(p: Problem, budget: int) -> list[Plan]:
@@ -314,7 +290,7 @@ def _common_parts(p: Problem, microbatch: int) -> dict[str, int]:
 
 def _gradient_plan(p: Problem, budget: int, keep: bool, side: Side, blocks: int, columns: int | None) -> Plan:
     row = p.outputs * p.column_bytes
-    unrolled = p.on_host and p.convolutional and p.parameters >= UNROLL_FROM and p.outputs == 1
+    unrolled = p.on_host and p.unroll and p.parameters >= UNROLL_FROM and p.outputs == 1
     microbatch = _microbatch(p, budget, unrolled)
     parts = {**_common_parts(p, microbatch), **_block_parts(p, side, blocks, columns)}
     if keep:

@@ -168,8 +168,8 @@ class Generated:
             drawn = jax.tree.map(np.asarray, self._sample(key, self.BLOCK))
         except Exception as error:
             raise ValueError(
-                f"sample(key, n) failed for n={self.BLOCK}: {error}\nIt takes a jax key first and the number of "
-                "examples second, and returns that many examples"
+                f"sample(key, n) failed for n={self.BLOCK}: {error}\nIt takes a jax key first (for nfk.torch a "
+                "seed) and the number of examples second, and returns that many examples"
             ) from error
         for leaf in jax.tree.leaves(drawn):
             if np.ndim(leaf) == 0 or len(leaf) != self.BLOCK:
