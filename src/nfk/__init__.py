@@ -1,15 +1,18 @@
 """Neural Fisher kernels: low-rank embeddings of data from any trained network, certified and fast."""
 
+from nfk.bounds import importance_weighted
+from nfk.bridges import from_equinox, from_nnx
 from nfk.embedding import Embedding, load
 from nfk.fitting import fit, plan
 from nfk.kernel import gram
 from nfk.models import Model, classifier, density, energy, gan, network, vae
 from nfk.planning import Plan
+from nfk.sampling import ChainWarning, langevin
 from nfk.svd import ConvergenceWarning, Interrupted
 
 __all__ = [
-    "ConvergenceWarning", "Embedding", "Interrupted", "Model", "Plan", "classifier", "density", "energy", "fit", "gan",
-    "gram", "load", "network", "plan", "vae",
+    "ChainWarning", "ConvergenceWarning", "Embedding", "Interrupted", "Model", "Plan", "classifier", "density", "energy",
+    "fit", "from_equinox", "from_nnx", "gan", "gram", "importance_weighted", "langevin", "load", "network", "plan", "vae",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
