@@ -18,13 +18,18 @@ help:
 $(VENV)/ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nfk needs Python 3.11 or newer; name one with make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[lab,test]'
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[lab]'
+	@touch $@
+
+# torch pinned and in one command with the rest, so that no other package chooses its version.
+$(VENV)/ready-test: $(VENV)/ready
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[lab,test]' torch==2.13.0
 	@touch $@
 
 demo: $(VENV)/ready
 	$(RUN) -m nfk.lab.demo
 
-test: $(VENV)/ready
+test: $(VENV)/ready-test
 	$(RUN) -m pytest
 
 bench: $(VENV)/ready
@@ -34,7 +39,7 @@ bench: $(VENV)/ready
 bench-quick: $(VENV)/ready
 	$(RUN) -m benchmarks.core --quick
 
-lint: $(VENV)/ready
+lint: $(VENV)/ready-test
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright
 

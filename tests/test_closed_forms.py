@@ -109,20 +109,3 @@ def test_matfree_agrees():
     lanczos = eig.svd_partial(decomp.bidiag(30))
     values = np.sort(np.asarray(lanczos(lambda v: V @ v, jnp.ones(V.shape[1]))[1]))[::-1]
     np.testing.assert_allclose(nfk.fit(model, X, 5, tol=1e-8).singular_values, values[:5], rtol=1e-6)
-
-
-def test_torch_agrees():
-    torch = pytest.importorskip("torch", reason="an independent check; pip install torch to run it")
-    params, X = mlp_params(np.float64, 6, 8, 4), vectors(np.float64, 6)
-    model = nfk.classifier(mlp, params, damping=0.0)
-
-    def score(p, x):
-        hidden = torch.tanh(x @ p["first"]["kernel"] + p["first"]["bias"])
-        return torch.logsumexp(hidden @ p["second"]["kernel"] + p["second"]["bias"], 0)
-
-    tensors = jax.tree.map(torch.tensor, params)
-    rows = torch.func.vmap(torch.func.grad(score), in_dims=(None, 0))(tensors, torch.tensor(X))
-    g = np.concatenate([np.asarray(leaf).reshape(40, -1) for leaf in jax.tree.leaves(rows)], axis=1)
-    U = g - g.mean(axis=0)
-    V = U / np.sqrt((U**2).mean(axis=0))
-    np.testing.assert_allclose(nfk.gram(model, X), V @ V.T, rtol=1e-8, atol=1e-8)
