@@ -11,8 +11,9 @@ from nfk.sampling import ChainWarning, langevin
 from nfk.svd import ConvergenceWarning, Interrupted
 
 __all__ = [
-    "ChainWarning", "ConvergenceWarning", "Embedding", "Interrupted", "Model", "Plan", "classifier", "density", "energy",
-    "fit", "from_equinox", "from_nnx", "gan", "gram", "importance_weighted", "langevin", "load", "network", "plan", "vae",
+    "ChainWarning", "ConvergenceWarning", "Embedding", "Interrupted", "Model", "Plan", "classifier", "density",
+    "energy", "fit", "from_equinox", "from_nnx", "gan", "gram", "importance_weighted", "langevin", "load", "network",
+    "plan", "vae",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
