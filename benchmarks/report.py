@@ -1,18 +1,17 @@
-"""Write the README's table of results from results/core.json: `python -m benchmarks.report`."""
+"""Write the documentation's tables from the files in results/: `python -m benchmarks.report`."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-RESULTS, README = ROOT / "results" / "core.json", ROOT / "README.md"
-MARKS = re.compile(r"(<!-- results:core -->\n).*?(<!-- /results:core -->)", re.DOTALL)
 
 
-def table(results: dict) -> str:
-    """The figures of the core as Markdown."""
+def core(results: dict) -> str:
+    """results/core.json in the README."""
     accuracy, speed, embedding, scaling = (results[name] for name in ("accuracy", "speed", "embedding", "scaling"))
     ours, _, paper = accuracy["rows"]
     env = results["environment"]
@@ -58,12 +57,62 @@ def table(results: dict) -> str:
     return "\n".join(lines)
 
 
-def updated(readme: str, results: dict) -> str:
-    return MARKS.sub(lambda match: match[1] + table(results) + match[2], readme)
+def families(results: dict) -> str:
+    """results/families.json: what each network is, the spectrum of its kernel, and the linear probes."""
+    versions = results["versions"]
+    lines = [
+        f"{results['cores']} CPU cores, jax {versions['jax']}, flax {versions['flax']}, seed 0; `make families` writes",
+        "`results/families.json` and these tables from it.",
+        "",
+        "| family | network, data | parameters | training, s | metric | value | variance at k = 1, 10, 100 | untrained |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in results["rows"]:
+        share, before = (
+            ", ".join(f"{100 * row[name][k]:.1f}" for k in ("1", "10", "100"))
+            for name in ("explained_variance", "explained_variance_untrained")
+        )
+        lines.append(
+            f"| {row['family']} | {row['network']}, {row['data']} | {row['parameters']:,} | "
+            f"{row['seconds_training']:,.0f} | {row['metric']} | {row['value']:.4g} | {share} % | {before} % |"
+        )
+    return "\n".join([*lines, "", *probes(results["rows"])])
+
+
+def probes(rows: list[dict]) -> list[str]:
+    """Test accuracies of linear probes, the best of a row in bold."""
+    lines = [
+        "| network, data | labelled, test | Fisher, k = 64 | activations | untrained, k = 64 | pixels or words | PCA or LSA, k = 64 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        probe = row["probe"]
+        raw, reduced = ("bag of words", "lsa") if "lsa" in probe else ("pixels", "pca")
+        best = max(probe.values())
+        cells = [
+            f"**{100 * probe[name]:.1f}**" if probe[name] == best else f"{100 * probe[name]:.1f}"
+            for name in ("nfk", "activations", "untrained", raw, reduced)
+        ]
+        counts = f"{row['examples']:,}, {row['test_examples']:,}"
+        lines.append(f"| {row['network']}, {row['data']} | {counts} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+TABLES = (("README.md", core), ("docs/families.md", families))
+
+
+def updated(text: str, table: Callable[[dict], str]) -> str:
+    """The text with what stands between the marks of this table written anew."""
+    name = table.__name__
+    results = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    marks = re.compile(rf"(<!-- results:{name} -->\n).*?(<!-- /results:{name} -->)", re.DOTALL)
+    return marks.sub(lambda match: match[1] + table(results) + match[2], text)
 
 
 def main() -> None:
-    README.write_text(updated(README.read_text(), json.loads(RESULTS.read_text())))
+    for page, table in TABLES:
+        path = ROOT / page
+        path.write_text(updated(path.read_text(), table))
 
 
 if __name__ == "__main__":

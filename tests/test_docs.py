@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,16 +26,29 @@ def test_python_in_the_documentation_runs(name, tmp_path, monkeypatch):
         exec(compile(block, name, "exec"), names)
 
 
-def test_the_table_in_the_readme_comes_from_the_results():
-    sys.path.insert(0, str(ROOT))
-    try:
-        from benchmarks import report
-    finally:
-        sys.path.remove(str(ROOT))
-    readme = report.README.read_text()
-    results = json.loads(report.RESULTS.read_text())
-    assert not results["quick"], "results/core.json must hold the full benchmark"
-    assert report.updated(readme, results) == readme, "run python -m benchmarks.report"
+def test_the_tables_of_the_documentation_come_from_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import report
+
+    assert not json.loads((ROOT / "results" / "core.json").read_text())["quick"], "core.json must be the full benchmark"
+    for page, table in report.TABLES:
+        text = (ROOT / page).read_text()
+        assert f"<!-- results:{table.__name__} -->" in text
+        assert report.updated(text, table) == text, f"{page}: run python -m benchmarks.report"
+
+
+def test_the_results_of_the_families_are_complete():
+    """A row for every family, and every number that the row promises."""
+    results = json.loads((ROOT / "results" / "families.json").read_text())
+    families = {row["family"] for row in results["rows"]}
+    assert families == {"classifier", "gan", "vae", "flow", "autoregressive", "energy", "diffusion", "language"}
+    for row in results["rows"]:
+        assert row.keys() >= {"network", "data", "parameters", "seconds_training", "metric", "value"}
+        assert set(row["explained_variance"]) == {"1", "10", "100"}
+        share = [row["explained_variance"][k] for k in ("1", "10", "100")]
+        assert 0 < share[0] <= share[1] <= share[2] <= 1
+        controls = {"bag of words", "lsa"} if row["family"] == "language" else {"pixels", "pca"}
+        assert set(row["probe"]) == {"nfk", "activations", "untrained"} | controls
 
 
 def test_the_claims_of_the_readme_hold_in_the_results():

@@ -21,6 +21,7 @@ from nfk.lab.probing import probe
 from nfk.lab.training import accuracy, train_classifier
 from nfk.memory import human
 
+
 def flat(data: Split) -> np.ndarray:
     return data.images.reshape(len(data), -1)
 

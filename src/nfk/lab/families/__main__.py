@@ -61,18 +61,12 @@ def examine(family: Family, seed: int, runs: Path, pictures: Path, say: Any) -> 
             figures.spectrum(embedding, pictures / f"{family.label}-spectrum.png", f"{family.network}, {family.data}")
         else:
             row["explained_variance_untrained"] = explained(embedding)
-    row["probe"] = {
-        name: probe(*_interleaved(parts, train.labels, test.labels)) for name, parts in features.items()
-    }
+    row["probe"] = {name: probe(a, train.labels, b, test.labels) for name, (a, b) in features.items()}
     samples = family.samples(network, jax.random.key(seed), 64)
     if samples is not None:
         figures.grid(samples, pictures / f"{family.label}-samples.png", f"samples: {family.network}, {family.data}")
     say(f"{family.label}: " + ", ".join(f"{name} {score:.3f}" for name, score in row["probe"].items()))
     return row
-
-
-def _interleaved(parts: tuple, labels: np.ndarray, test_labels: np.ndarray) -> tuple:
-    return parts[0], labels, parts[1], test_labels
 
 
 def main(

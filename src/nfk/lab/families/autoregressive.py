@@ -21,7 +21,7 @@ from nfk.lab.training import in_batches, train_module
 
 class Autoregressive(Family):
     name, network, data = "autoregressive", "PixelCNN", "mnist"
-    steps, batch, rate = 3_000, 64, 3e-3
+    steps, batch, rate = 2_500, 64, 3e-3
 
     def examples(self, data: Split) -> np.ndarray:
         return binary(data.images)

@@ -26,7 +26,7 @@ class Energy(Family):
     """E(x) = -logsumexp_y f_y(x); expectations over the data, as in the paper."""
 
     name, network, data = "energy", "JEM", "mnist"
-    steps = 3_000
+    steps = 2_000
 
     def build(self, seed: int) -> EnergyNetwork:
         return EnergyNetwork(rngs=nnx.Rngs(seed))

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-
 from sklearn.decomposition import PCA
 
 import nfk

@@ -7,9 +7,9 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
+import paramax
 
 import nfk
 from nfk.lab.data import Split
@@ -24,7 +24,7 @@ class Flow(Family):
     """log p of y = logit(edge + (1 - 2 edge) (level + u) / 256), with one fixed u in [0, 1) per pixel and example."""
 
     name, network, data = "flow", "affine coupling flow", "mnist"
-    steps = 20_000
+    steps = 10_000
 
     def examples(self, data: Split) -> np.ndarray:
         levels = 255 * halved(data.images).reshape(len(data), -1)
@@ -58,12 +58,12 @@ class Flow(Family):
         return "bits per dimension", 8 + bits(log_p, Y.shape[1])
 
     def model(self, network: Any) -> nfk.Model:
-        return nfk.density(*nfk.from_equinox(network, method="log_prob"))
+        apply, params = nfk.from_equinox(network, method="log_prob")
+        return nfk.density(apply, params, parameters=lambda path: "base_dist" not in path)
 
     def activations(self, network: Any, X: np.ndarray) -> np.ndarray:
         """The latents: the base variables that the flow maps an example to."""
-        inverse = jax.vmap(jax.tree.map(lambda leaf: leaf, _unwrapped(network)).bijection.inverse)
-        return in_batches(inverse, X)
+        return in_batches(jax.vmap(paramax.unwrap(network).bijection.inverse), X)
 
     def samples(self, network: Any, key: jax.Array, count: int) -> np.ndarray:
         inside = jax.nn.sigmoid(network.sample(key, (count,)))
@@ -74,9 +74,3 @@ def log_stretch(Y: np.ndarray) -> np.ndarray:
     """log |dy/dx| for x = (level + u) / 256, summed over pixels."""
     inside = 1 / (1 + np.exp(-Y.astype(np.float64)))
     return np.sum(np.log(1 - 2 * EDGE) - np.log(inside) - np.log(1 - inside), axis=1)
-
-
-def _unwrapped(network: Any) -> Any:
-    import paramax
-
-    return paramax.unwrap(network)

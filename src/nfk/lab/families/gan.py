@@ -30,7 +30,7 @@ class DigitGAN(Family):
     """The paper's discriminator of 16,871 parameters, expectations over the generator's samples."""
 
     name, network, data = "gan", "DCGAN", "mnist"
-    steps = 15_000
+    steps = 10_000
 
     def build(self, seed: int) -> GAN:
         rngs = nnx.Rngs(seed)
@@ -67,7 +67,7 @@ class PhotoGAN(DigitGAN):
     """A small relative of the paper's 5.9-million-parameter network (`networks.residual_gan`), on colour images."""
 
     name, network, data = "gan", "SN-DCGAN", "cifar10"
-    steps = 6_000
+    steps = 4_000
 
     def build(self, seed: int) -> GAN:
         rngs = nnx.Rngs(seed)
@@ -77,7 +77,7 @@ class PhotoGAN(DigitGAN):
 def train_gan(
     critic: Any, generator: Any, images: np.ndarray, *, average: float = 0.999, rates: tuple = (4e-4, 2e-4), **options
 ) -> tuple[Any, Any]:
-    """Hinge loss, two time scales; trains both networks in place. The generator returned holds the average of its weights over the steps.
+    """Hinge loss, two time scales; trains both networks in place. The generator gets the average of its weights.
 
     critic:    min  E max(0, 1 - D(x)) + E max(0, 1 + D(G(h)))
     generator: min  -E D(G(h))

@@ -29,7 +29,7 @@ class Language(Family):
 
     name, network = "language", "causal transformer"
     rows, test_rows = 8_000, 2_000
-    steps = 2_000
+    steps = 1_600
 
     def __init__(self, task: str) -> None:
         self.data = task

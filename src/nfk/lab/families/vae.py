@@ -19,7 +19,7 @@ from nfk.lab.training import in_batches, train_module
 
 class VAE(Family):
     name, network, data = "vae", "convolutional VAE", "mnist"
-    steps, batch = 15_000, 64
+    steps, batch = 5_000, 64
 
     def examples(self, data: Split) -> np.ndarray:
         return binary(data.images)
@@ -58,7 +58,7 @@ class ImportanceWeightedVAE(VAE):
         X = self.examples(test)
         bound = self.model(network).score
         params = self.model(network).params
-        each = in_batches(lambda images: jax.vmap(lambda x: bound(params, x, jax.random.key(0)))(images), X)
+        each = in_batches(jax.vmap(lambda x: bound(params, x, jax.random.key(0))), X)
         return "bits per pixel (16 samples)", bits(each, X[0].size)
 
     def model(self, network: ConvVAE) -> nfk.Model:
