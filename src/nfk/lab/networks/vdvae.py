@@ -80,15 +80,14 @@ class VDVAE(nnx.Module):
         likelihood, latents = self._infer(images, self._encode(images), key)
         return likelihood - sum(_total(latent.posterior.divergence(latent.prior)) for latent in latents)
 
+    def log_weight(self, images: jax.Array, key: jax.Array) -> jax.Array:
+        """log p(image, z) / q(z | image) at one sample z of the posterior, (n,)."""
+        return self._log_weight(images, self._encode(images), key)
+
     def bound(self, images: jax.Array, key: jax.Array, K: int) -> jax.Array:
         """log (1 / K) sum_k p(image, z_k) / q(z_k | image), (n,): in expectation it grows with K to log p(image)."""
         activations = self._encode(images)
-
-        def log_weight(key: jax.Array) -> jax.Array:
-            likelihood, latents = self._infer(images, activations, key)
-            return likelihood + sum(_total(latent.log_ratio()) for latent in latents)
-
-        weights = jax.lax.map(log_weight, jax.random.split(key, K))
+        weights = jax.lax.map(lambda key: self._log_weight(images, activations, key), jax.random.split(key, K))
         return jax.nn.logsumexp(weights, axis=0) - jnp.log(K)
 
     def sample(self, key: jax.Array, n: int) -> jax.Array:
@@ -102,6 +101,10 @@ class VDVAE(nnx.Module):
         activations = self._encode(images)
         _, latents = self.decoder(self._start(len(images)), activations, None, blocks)
         return jnp.concatenate([latent.value.reshape(len(images), -1) for latent in latents], axis=1)
+
+    def _log_weight(self, images: jax.Array, activations: dict[int, jax.Array], key: jax.Array) -> jax.Array:
+        likelihood, latents = self._infer(images, activations, key)
+        return likelihood + sum(_total(latent.log_ratio()) for latent in latents)
 
     def _infer(
         self, images: jax.Array, activations: dict[int, jax.Array], key: jax.Array
