@@ -49,7 +49,7 @@ class VDVAE(nnx.Module):
         outputs = patch**2 * logistic_mixture.parameters_per_pixel(channels, components)
         self.decoder = Decoder(decoder, width, middle, latent, outputs, rngs=rngs)
         resolutions = dict.fromkeys(block.resolution for block in self.decoder.blocks)
-        self.biases = nnx.Dict({str(side): nnx.Param(jnp.zeros((side, side, width))) for side in resolutions})
+        self.biases = nnx.List(nnx.Param(jnp.zeros((side, side, width))) for side in resolutions)
 
     @classmethod
     def paper(cls, *, rngs: nnx.Rngs) -> VDVAE:
@@ -113,7 +113,7 @@ class VDVAE(nnx.Module):
         return logistic_mixture.log_prob(images, self._pixels(states)), latents
 
     def _start(self, n: int) -> dict[int, jax.Array]:
-        return {int(side): jnp.broadcast_to(bias[...], (n, *bias.shape)) for side, bias in self.biases.items()}
+        return {len(bias[...]): jnp.broadcast_to(bias[...], (n, *bias.shape)) for bias in self.biases}
 
     def _encode(self, images: jax.Array) -> dict[int, jax.Array]:
         if images.shape[1:] != self.shape:
