@@ -135,7 +135,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["some parameters", "gan", "vae", "network"])
+@pytest.mark.parametrize("name", ["gan", "vae", "network"])
 def test_every_way_is_the_dense_definition(name, way):
     options, engine = WAYS[way]
     model, _, data = PAIRS[name](**options)
@@ -212,6 +212,16 @@ def test_gpt2(gpt2):
     new = jax.tree.map(lambda leaf: leaf[3:5], data)
     assert_same(embedding(new), E[3:5])
     assert_same(nfk.gram(model, sequences(padding=4)), K, 1e-4)
+
+
+def test_attention_that_cannot_be_vectorised_is_told(gpt2):
+    from transformers import GPT2LMHeadModel
+
+    config = copy.deepcopy(gpt2.config)
+    config._attn_implementation = "sdpa"
+    model = nfk.torch.density(GPT2LMHeadModel(config).eval(), log_prob)
+    with pytest.raises(ValueError, match=r"(?s)cannot vectorise.*module.transformer.*attn_implementation='eager'"):
+        nfk.plan(model, sequences(), 3)
 
 
 def test_resnet():
@@ -370,6 +380,7 @@ def test_what_cannot_be_vectorised_is_told_and_taken_one_by_one(module, cause):
     ("mistake", "message"),
     [
         (lambda: nfk.torch.classifier(three.state_dict()), "takes a torch.nn.Module first, not a OrderedDict"),
+        (lambda: nfk.torch.energy(one).score_of({}, X[0], None), "written in torch, and this needs a score that JAX"),
         (lambda: nfk.torch.density(three, None), r"takes a function of \(module, example\) second"),
         (lambda: nfk.torch.classifier(three, centered=True), r"no option 'centered': the options are .*, vectorised"),
         (lambda: nfk.torch.vae(three, elbo, noise=2), r"noise=2 must be the shape .* noise=\(16,\)"),
@@ -414,7 +425,6 @@ def test_a_plan_counts_what_the_module_does():
     plan = nfk.plan(nfk.torch.classifier(images), IMAGES, 4)
     assert plan.problem.forward_flops >= 2 * (4 * 9 * 16 + 64 * 3)
     assert plan.problem.activation_bytes >= 4 * 64
-    assert "3,000" not in str(plan)
     assert nfk.plan(nfk.torch.network(Perceptron(6, 50, 200).eval()), X, 4).engine == "products"
 
 

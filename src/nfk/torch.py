@@ -240,7 +240,7 @@ class TorchModel(Model):
         tensors = jax.tree.map(self._tensor, batch)
         if not self.stochastic:
             return (tensors,)
-        return tensors, torch.from_dlpack(self._normals(key, batch)).to(self.precision)
+        return tensors, borrowed(self._normals(key, batch)).to(self.precision)
 
     def example(self, example: Example, key: jax.Array) -> tuple:
         """One example as tensors, and its noise."""
@@ -360,7 +360,7 @@ class TorchDifferentiator(Differentiator):
         """g(x) for a batch, leaf by leaf: (rows, size of the leaf)."""
 
     def rows(self, mean: list, scale: list, batch: Example) -> list:
-        moments = zip(map(torch.from_dlpack, mean), map(torch.from_dlpack, scale), strict=True)
+        moments = zip(map(borrowed, mean), map(borrowed, scale), strict=True)
         leaves = zip(self.gradients(batch), moments, strict=True)
         return [shared((leaf.to(z.dtype) - z).mul_(s)) for leaf, (z, s) in leaves]
 
@@ -380,7 +380,7 @@ class Vectorised(TorchDifferentiator):
 
     def forward_product(self, columns: list, batch: Example) -> jax.Array:
         scores = self._batch_scores(batch)
-        tangents = [torch.from_dlpack(leaf).to(self.model.precision) for leaf in columns]
+        tangents = [borrowed(leaf).to(self.model.precision) for leaf in columns]
         derivative = lambda tangent: jvp(scores, (self.model.chosen,), (tangent,))[1]  # noqa: E731
         try:
             return shared(self._plain(vmap(derivative, out_dims=1)(tangents)))
@@ -392,7 +392,7 @@ class Vectorised(TorchDifferentiator):
 
     def reverse_product(self, weights: jax.Array, batch: Example) -> jax.Array:
         pullback = vjp(self._batch_scores(batch), self.model.chosen)[1]
-        leaves = vmap(lambda w: pullback(w)[0], in_dims=1)(torch.from_dlpack(weights).to(self.model.precision))
+        leaves = vmap(lambda w: pullback(w)[0], in_dims=1)(borrowed(weights).to(self.model.precision))
         return shared(self._plain(torch.cat(self._flat(leaves, weights.shape[1]), dim=1))).T
 
     def _score(self, chosen: list[Tensor], *arguments: Any) -> Tensor:
@@ -423,12 +423,12 @@ class OneByOne(TorchDifferentiator):
         return self._flat([torch.stack(parts) for parts in zip(*rows, strict=True)], len(rows))
 
     def forward_product(self, columns: list, batch: Example) -> jax.Array:
-        tangents = [torch.from_dlpack(leaf).reshape(len(leaf), -1) for leaf in columns]
+        tangents = [borrowed(leaf).reshape(len(leaf), -1) for leaf in columns]
         leaves = zip(self.gradients(batch), tangents, strict=True)
         return shared(torch.stack([leaf @ t.to(leaf.dtype).T for leaf, t in leaves]).sum(0))
 
     def reverse_product(self, weights: jax.Array, batch: Example) -> jax.Array:
-        W = torch.from_dlpack(weights)
+        W = borrowed(weights)
         return shared(torch.cat([leaf.T.to(W.dtype) @ W for leaf in self.gradients(batch)]))
 
 
@@ -436,6 +436,12 @@ def shared(tensor: Tensor) -> jax.Array:
     """The tensor as a jax array in the same memory (on an accelerator, a copy there)."""
     array = jnp.from_dlpack(tensor.detach().contiguous())
     return array if jax.default_backend() == "cpu" else jax.device_put(array, jax.local_devices()[0])
+
+
+def borrowed(array: jax.Array) -> Tensor:
+    """The jax array as a tensor in the same memory (from an accelerator, a copy): to be read only."""
+    on_cpu = jax.default_backend() == "cpu"
+    return torch.from_dlpack(array if on_cpu else jax.device_put(array, jax.devices("cpu")[0]))
 
 
 def check_module(module: nn.Module) -> None:
