@@ -82,7 +82,8 @@ def families(results: dict) -> str:
 def probes(rows: list[dict]) -> list[str]:
     """Test accuracies of linear probes, the best of a row in bold."""
     lines = [
-        "| network, data | labelled, test | Fisher, k = 64 | activations | untrained, k = 64 | pixels or words | PCA or LSA, k = 64 |",
+        "| network, data | labelled, test | Fisher, k = 64 | activations | untrained, k = 64 | pixels or words | "
+        "PCA or LSA, k = 64 |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -98,21 +99,27 @@ def probes(rows: list[dict]) -> list[str]:
     return [*lines, ""]
 
 
-TABLES = (("README.md", core), ("docs/families.md", families))
+def summary(results: dict) -> str:
+    """The probes of results/families.json, for the README."""
+    return "\n".join(probes(results["rows"]))
 
 
-def updated(text: str, table: Callable[[dict], str]) -> str:
-    """The text with what stands between the marks of this table written anew."""
-    name = table.__name__
+TABLES = (
+    ("README.md", "core", core), ("README.md", "families", summary), ("docs/families.md", "families", families)
+)  # fmt: skip
+
+
+def updated(text: str, name: str, table: Callable[[dict], str]) -> str:
+    """The text with what stands between the marks of these results written anew."""
     results = json.loads((ROOT / "results" / f"{name}.json").read_text())
     marks = re.compile(rf"(<!-- results:{name} -->\n).*?(<!-- /results:{name} -->)", re.DOTALL)
     return marks.sub(lambda match: match[1] + table(results) + match[2], text)
 
 
 def main() -> None:
-    for page, table in TABLES:
+    for page, name, table in TABLES:
         path = ROOT / page
-        path.write_text(updated(path.read_text(), table))
+        path.write_text(updated(path.read_text(), name, table))
 
 
 if __name__ == "__main__":

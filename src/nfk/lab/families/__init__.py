@@ -8,11 +8,11 @@ from nfk.lab.families.family import Family
 from nfk.lab.families.flow import Flow
 from nfk.lab.families.gan import DigitGAN, PhotoGAN
 from nfk.lab.families.language import Language
-from nfk.lab.families.vae import VAE, ImportanceWeightedVAE
+from nfk.lab.families.vae import VAE, HierarchicalVAE, ImportanceWeightedVAE
 
 FAMILIES: tuple[Family, ...] = (
-    Classifier(), DigitGAN(), PhotoGAN(), VAE(), ImportanceWeightedVAE(), Flow(), Autoregressive(), PixelTransformer(),
-    Energy(), Denoiser(), Language("subjectivity"), Language("polarity"),
+    Classifier(), DigitGAN(), PhotoGAN(), VAE(), ImportanceWeightedVAE(), HierarchicalVAE(), Flow(), Autoregressive(),
+    PixelTransformer(), Energy(), Denoiser(), Language("subjectivity"), Language("polarity"),
 )  # fmt: skip
 
 __all__ = ["FAMILIES", "Family"]

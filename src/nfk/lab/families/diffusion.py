@@ -24,7 +24,7 @@ class Denoiser(Family):
     """The bound with eight evenly spread noise levels; the noise of an example follows from the example."""
 
     name, network, data = "diffusion", "small U-net", "mnist"
-    steps = 3_000
+    steps = 2_500
 
     def build(self, seed: int) -> Diffusion:
         return Diffusion(rngs=nnx.Rngs(seed))

@@ -15,6 +15,7 @@ import nfk
 from nfk.lab.data import Split
 from nfk.lab.families.family import Family
 from nfk.lab.networks.energy import EnergyNetwork
+from nfk.lab.networks.wide_resnet import WideResNet
 from nfk.lab.training import State, accuracy, cross_entropy, in_batches, train
 from nfk.sampling import langevin_step
 
@@ -26,10 +27,14 @@ class Energy(Family):
     """E(x) = -logsumexp_y f_y(x); expectations over the data, as in the paper."""
 
     name, network, data = "energy", "JEM", "mnist"
-    steps = 2_000
+    steps = 1_500
 
     def build(self, seed: int) -> EnergyNetwork:
         return EnergyNetwork(rngs=nnx.Rngs(seed))
+
+    def paper(self, seed: int) -> WideResNet:
+        """JEM's network for CIFAR-10: WRN-28-10 without batch normalisation."""
+        return WideResNet(28, 10, norm=False, rngs=nnx.Rngs(seed))
 
     def train(self, network: Any, train_data: Split, seed: int, folder: Path | None) -> Any:
         """min  cross-entropy + E(data) - E(chain), the chains persistent."""

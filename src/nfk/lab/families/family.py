@@ -43,6 +43,10 @@ class Family(ABC):
     def build(self, seed: int) -> Any:
         """The network, untrained."""
 
+    def paper(self, seed: int) -> Any:
+        """The network at the size of the literature, untrained: the same, where that trains on two cores."""
+        return self.build(seed)
+
     @abstractmethod
     def train(self, network: Any, train: Split, seed: int, folder: Path | None) -> Any:
         """The trained network."""

@@ -15,6 +15,7 @@ import nfk
 from nfk.lab.data import Split
 from nfk.lab.families.family import Family
 from nfk.lab.networks.gans import DCGANCritic, Generator, SpectralCritic, pooled
+from nfk.lab.networks.residual_gan import ResidualCritic, ResidualGenerator
 from nfk.lab.training import State, averaged, in_batches, train
 
 
@@ -72,6 +73,10 @@ class PhotoGAN(DigitGAN):
     def build(self, seed: int) -> GAN:
         rngs = nnx.Rngs(seed)
         return GAN(SpectralCritic(16, rngs=rngs), Generator(128, 32, 3, 32, rngs=rngs))
+
+    def paper(self, seed: int) -> GAN:
+        rngs = nnx.Rngs(seed)
+        return GAN(ResidualCritic(256, rngs=rngs), ResidualGenerator(256, 256, rngs=rngs))
 
 
 def train_gan(

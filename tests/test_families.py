@@ -1,0 +1,93 @@
+"""Every family's shipped network: it loads, it is better than untrained, and its kernel is the dense definition's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("flax")
+
+import nfk  # noqa: E402
+from nfk.lab import data, weights  # noqa: E402
+from nfk.lab.families import FAMILIES  # noqa: E402
+from nfk.lab.families.trained import SHIPPED_BYTES, trained  # noqa: E402
+
+DIGITS = [family for family in FAMILIES if family.data == "mnist"]
+named = pytest.mark.parametrize("family", DIGITS, ids=lambda family: family.network.replace(" ", "_"))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Real digits that need no file: (train, test)."""
+    return data.digits()
+
+
+def needs_data(family):
+    return pytest.mark.skipif(data.data_folder() is None, reason=f"{family} needs NFK_DATA")
+
+
+def test_every_family_of_the_table_is_there():
+    names = {family.name for family in FAMILIES}
+    assert names == {"classifier", "gan", "vae", "flow", "autoregressive", "energy", "diffusion", "language"}
+    assert len({(family.name, family.network, family.data) for family in FAMILIES}) == len(FAMILIES)
+
+
+@pytest.mark.parametrize("label", sorted({family.label for family in FAMILIES}))
+def test_shipped_weights_are_small_and_say_how_they_were_made(label):
+    path = weights.shipped(label)
+    assert path is not None
+    assert path.stat().st_size < SHIPPED_BYTES
+    family = next(family for family in FAMILIES if family.label == label)
+    _, facts = weights.load(path, family.build(0))
+    assert label in facts["command"]
+    assert facts["seed"] == 0
+    assert facts["seconds_training"] > 0
+
+
+@named
+def test_the_trained_network_is_better_than_the_untrained(family, digits):
+    if family.name == "gan":
+        pytest.skip("a critic's separation is no measure of a GAN")
+    test = digits[1].take(slice(100))
+    name, value = family.metric(trained(family)[0], test)
+    _, before = family.metric(family.build(1), test)
+    assert value > before + 0.5 if name == "accuracy" else value < 0.8 * before
+
+
+@named
+def test_its_embedding_is_the_dense_definition_s(family, digits):
+    X = family.examples(digits[1].take(slice(9)))
+    model = family.model(trained(family)[0])
+    model = replace(model, samples=16) if model.sample is not None else model
+    E = nfk.fit(model, X, 9, method="exact").training
+    K = nfk.gram(model, X)
+    np.testing.assert_allclose(E @ E.T, K, atol=1e-3 * np.abs(K).max())
+
+
+@needs_data("the language model")
+def test_padding_changes_nothing_in_the_embedding_of_a_sentence():
+    family = next(family for family in FAMILIES if family.name == "language")
+    model = family.model(trained(family)[0])
+    X = family.examples(data.sentences("polarity", "test").take(slice(12)))
+    embedding = nfk.fit(model, X, 4)
+    other = {"tokens": np.where(X["mask"] > 0, X["tokens"], 7), "mask": X["mask"]}
+    np.testing.assert_allclose(embedding(other), embedding.training, atol=1e-3 * np.abs(embedding.training).max())
+
+
+@pytest.mark.parametrize("label", ["gan-mnist", "energy-mnist", "flow-mnist"])
+def test_a_training_with_a_step_of_its_own_moves_every_part(label, digits, tmp_path, monkeypatch):
+    family = next(family for family in FAMILIES if family.label == label)
+    monkeypatch.setattr(type(family), "steps", 2)
+    before = family.build(0)
+    after = family.train(family.build(0), digits[0].take(slice(256)), 0, tmp_path)
+    first, second = (weights.state_of(network) for network in (before, after))
+    moved = [
+        not np.array_equal(a, b)
+        for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+        if hasattr(a, "dtype") and np.issubdtype(a.dtype, np.floating)
+    ]
+    assert np.mean(moved) > 0.8
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(second) if hasattr(leaf, "dtype"))
