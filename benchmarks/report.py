@@ -104,8 +104,25 @@ def summary(results: dict) -> str:
     return "\n".join(probes(results["rows"]))
 
 
+def bridges(results: dict) -> str:
+    """results/bridges.json: the PyTorch bridge against the same network in JAX."""
+    env = results["environment"]
+    lines = [
+        f"Processor time through torch {env['torch']} over that of the same network in jax {env['jax']}, on {env['cores']}",
+        "core; `taskset -c 0 python -m benchmarks.bridges --output results/bridges.json` writes these figures.",
+        "",
+        "| network | parameters | per-example gradients | a fit | new embeddings |",
+        "|---|---|---|---|---|",
+    ]
+    for row in results["rows"]:
+        ratios = " | ".join(f"{row[name]['ratio']:.1f}" for name in ("gradients", "fit", "embedding"))
+        lines.append(f"| {row['network']} | {row['parameters']:,} | {ratios} |")
+    return "\n".join([*lines, ""])
+
+
 TABLES = (
-    ("README.md", "core", core), ("README.md", "families", summary), ("docs/families.md", "families", families)
+    ("README.md", "core", core), ("README.md", "families", summary), ("docs/families.md", "families", families),
+    ("docs/bridges.md", "bridges", bridges),
 )  # fmt: skip
 
 
