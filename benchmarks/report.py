@@ -108,8 +108,8 @@ def bridges(results: dict) -> str:
     """results/bridges.json: the PyTorch bridge against the same network in JAX."""
     env = results["environment"]
     lines = [
-        f"Processor time through torch {env['torch']} over that of the same network in jax {env['jax']}, on {env['cores']}",
-        "core; `taskset -c 0 python -m benchmarks.bridges --output results/bridges.json` writes these figures.",
+        f"Processor time through torch {env['torch']} over that of the same network in jax {env['jax']}, on one core.",
+        "`taskset -c 0 python -m benchmarks.bridges --output results/bridges.json` writes these figures.",
         "",
         "| network | parameters | per-example gradients | a fit | new embeddings |",
         "|---|---|---|---|---|",
