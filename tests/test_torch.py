@@ -318,11 +318,11 @@ def test_memory_that_jax_reads_is_not_used_again():
 )
 def test_a_module_that_is_trained_on_is_found(change):
     module = copy.deepcopy(three)
-    model = nfk.torch.classifier(module)
+    model, unused = nfk.torch.classifier(module), nfk.torch.classifier(module)
     embedding = nfk.fit(model, X, 3)
     module(torch.tensor(X)).sum().backward()
     change(module)
-    for use in (lambda: embedding(X), lambda: nfk.fit(model, X, 3), lambda: nfk.gram(model, X)):
+    for use in (lambda: embedding(X), lambda: nfk.fit(model, X, 3), lambda: nfk.gram(unused, X)):
         with pytest.raises(RuntimeError, match=r"have changed since nfk.torch.classifier was called.*call nfk.torch"):
             use()
 

@@ -37,6 +37,7 @@ try:
 except ImportError as error:
     raise ImportError("nfk.torch needs PyTorch: pip install 'nfk[torch]'") from error
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 Function = Callable[..., Tensor]
 Sampler = Callable[[int, int], Any]
 
@@ -299,7 +300,6 @@ class TorchModel(Model):
         return Cost(float(counter.get_total_flops()), sum(kept), unroll=False)
 
     def result(self, example: Example) -> jax.ShapeDtypeStruct:
-        self.check_unchanged()
         arguments = self.example(example, jax.random.key(0))
         with torch.no_grad():
             first, second = (self.scores(self.chosen, *arguments) for _ in range(2))
@@ -314,6 +314,7 @@ class TorchModel(Model):
 
     def outputs(self, example: Example) -> int:
         """Rows per example, after a trial: the shape of the score and, where it is to be vectorised, its gradient."""
+        self.check_unchanged()
         kind = str(jax.tree.map(lambda leaf: (np.shape(leaf), np.asarray(leaf).dtype), example))
         if kind not in self.cache:
             outputs = super().outputs(example)
@@ -463,9 +464,6 @@ def check_module(module: nn.Module) -> None:
     for name, tensor in _state(module):
         if tensor.device.type != "cpu":
             raise ValueError(f"module.{name} is on {tensor.device}: nfk.torch computes on the CPU; call module.cpu()")
-
-
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def _state(module: nn.Module) -> list[tuple[str, Tensor]]:
