@@ -164,11 +164,12 @@ def test_the_definition_by_hand():
 
 
 def test_an_example_has_one_embedding_in_any_batch():
-    embedding = nfk.fit(PAIRS["vae"]()[0], X, 4)
+    model = PAIRS["vae"]()[0]
+    embedding = nfk.fit(model, X, 4)
     whole = embedding(X)
-    for index in (0, 9, 23):
+    for index in (0, 23):
         assert_same(embedding(X[index : index + 1]), whole[index : index + 1])
-    other = nfk.fit(PAIRS["vae"]()[0], X, 4, key=1)
+    other = nfk.fit(model, X, 4, key=1)
     assert np.abs(other.eigenvalues / embedding.eigenvalues - 1).max() > 1e-3  # the key decides the noise
 
 

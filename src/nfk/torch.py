@@ -18,7 +18,7 @@ import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, ClassVar, Literal, Unpack
 
 import jax
@@ -224,13 +224,6 @@ class TorchModel(Model):
     def _caller(self) -> nn.Module:
         return _Caller(self.module, self.score)
 
-    @cached_property
-    def _normals(self) -> Callable:
-        def draw(key: jax.Array, example: Example) -> jax.Array:
-            return jax.random.normal(jax.random.fold_in(key, fingerprint(example)), self.noise, self.layout.dtype)
-
-        return jax.jit(jax.vmap(draw, in_axes=(None, 0)))
-
     def scores(self, chosen: list[Tensor], example: Example, *noise: Tensor) -> Tensor:
         """The score as a function of the chosen parameters."""
         tensors = {**self.tensors, **dict(zip(self.names, chosen, strict=True))}
@@ -241,7 +234,7 @@ class TorchModel(Model):
         tensors = jax.tree.map(self._tensor, batch)
         if not self.stochastic:
             return (tensors,)
-        return tensors, borrowed(self._normals(key, batch)).to(self.precision)
+        return tensors, borrowed(_normals(key, batch, self.noise, self.layout.dtype)).to(self.precision)
 
     def example(self, example: Example, key: jax.Array) -> tuple:
         """One example as tensors, and its noise."""
@@ -334,6 +327,13 @@ class TorchModel(Model):
                 "pass vectorised=False, which takes examples one after another and works for every module, at several "
                 "times the cost"
             ) from error
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _normals(key: jax.Array, batch: Example, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+    """Standard normals for every example of a batch, each from the key and from that example's bits alone."""
+    draw = lambda example: jax.random.normal(jax.random.fold_in(key, fingerprint(example)), shape, dtype)  # noqa: E731
+    return jax.vmap(draw)(batch)
 
 
 class NotVectorised(NotAScore):
