@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,11 @@ OUTPUT = Path("results/families.json")
 def explained(embedding: nfk.Embedding) -> dict[str, float]:
     share = np.cumsum(embedding.explained_variance_ratio)
     return {str(k): float(share[min(k, len(share)) - 1]) for k in SHARES}
+
+
+def slug(family: Family) -> str:
+    """The row's name as the beginning of a file name."""
+    return "-".join(re.findall(r"\w+", f"{family.name} {family.network} {family.data}")).lower()
 
 
 def examine(family: Family, seed: int, runs: Path, pictures: Path, say: Any) -> dict[str, Any]:
@@ -58,13 +64,13 @@ def examine(family: Family, seed: int, runs: Path, pictures: Path, say: Any) -> 
         if name == "nfk":
             row |= {"explained_variance": explained(embedding), "seconds_fit": seconds, "passes": embedding.passes}
             row["worst_residual"] = float(embedding.residuals.max())
-            figures.spectrum(embedding, pictures / f"{family.label}-spectrum.png", f"{family.network}, {family.data}")
+            figures.spectrum(embedding, pictures / f"{slug(family)}-spectrum.png", f"{family.network}, {family.data}")
         else:
             row["explained_variance_untrained"] = explained(embedding)
     row["probe"] = {name: probe(a, train.labels, b, test.labels) for name, (a, b) in features.items()}
     samples = family.samples(network, jax.random.key(seed), 64)
     if samples is not None:
-        figures.grid(samples, pictures / f"{family.label}-samples.png", f"samples: {family.network}, {family.data}")
+        figures.grid(samples, pictures / f"{slug(family)}-samples.png", f"samples: {family.network}, {family.data}")
     say(f"{family.label}: " + ", ".join(f"{name} {score:.3f}" for name, score in row["probe"].items()))
     return row
 
@@ -87,19 +93,19 @@ def main(
     if unknown:
         raise SystemExit(f"--only {sorted(unknown)[0]}: no such family; choose from {', '.join(dict.fromkeys(labels))}")
     chosen = [family for family in FAMILIES if not only or family.label in only]
-    found = json.loads(output.read_text())["rows"] if output.exists() else []
-    rows = {(row["family"], row["network"], row["data"]): row for row in found}
     pictures = output.with_suffix("")
     pictures.mkdir(parents=True, exist_ok=True)
     for family in chosen:
         if train_only:
             trained(family, seed, runs)
             continue
-        rows[family.name, family.network, family.data] = examine(family, seed, runs, pictures, console.print)
-        _write(output, rows)
+        _write(output, examine(family, seed, runs, pictures, console.print))
 
 
-def _write(output: Path, rows: dict) -> None:
+def _write(output: Path, row: dict) -> None:
+    """Put the row in its place among those of the file."""
+    found = json.loads(output.read_text())["rows"] if output.exists() else []
+    rows = {(row["family"], row["network"], row["data"]): row for row in [*found, row]}
     order = [(family.name, family.network, family.data) for family in FAMILIES]
     names = ("jax", "jaxlib", "flax", "optax", "flowjax", "blackjax", "numpy", "scikit-learn")
     content = {

@@ -21,6 +21,7 @@ from nfk.lab.training import in_batches, train_module
 
 class Autoregressive(Family):
     name, network, data = "autoregressive", "PixelCNN", "mnist"
+    test_rows = 2_000
     steps, batch, rate = 2_500, 64, 3e-3
 
     def examples(self, data: Split) -> np.ndarray:

@@ -25,7 +25,7 @@ class Family(ABC):
     name: str  # its row in the table of families
     network: str  # in words
     data: str  # a data set of nfk.lab.data
-    rows: int = 10_000  # training examples of the fit and of the probes
+    rows: int = 5_000  # training examples of the fit and of the probes
     test_rows: int = 5_000
 
     @property

@@ -28,7 +28,7 @@ class Language(Family):
     """log p of a sentence. Trained once, without labels, on the training sentences of both tasks."""
 
     name, network = "language", "causal transformer"
-    rows, test_rows = 8_000, 2_000
+    rows, test_rows = 4_000, 2_000
     steps = 1_600
 
     def __init__(self, task: str) -> None:

@@ -9,19 +9,20 @@ from nfk.lab.networks.layers import pool
 
 
 class EnergyNetwork(nnx.Module):
-    """Logits f_y(x); E(x) = -logsumexp_y f_y(x). Swish units, no batch statistics: the sampler needs its gradient."""
+    """Logits f_y(x) of 14 x 14 images; E(x) = -logsumexp_y f_y(x).
+
+    Swish units and no batch statistics: the sampler follows the gradient in x, one example at a time.
+    """
 
     def __init__(self, width: int = 16, classes: int = 10, *, rngs: nnx.Rngs) -> None:
-        self.conv1 = nnx.Conv(1, width, (5, 5), rngs=rngs)
+        self.conv1 = nnx.Conv(1, width, (3, 3), rngs=rngs)
         self.conv2 = nnx.Conv(width, 2 * width, (3, 3), rngs=rngs)
-        self.conv3 = nnx.Conv(2 * width, 2 * width, (3, 3), rngs=rngs)
         self.dense1 = nnx.Linear(7 * 7 * 2 * width, 64, rngs=rngs)
         self.dense2 = nnx.Linear(64, classes, rngs=rngs)
 
     def features(self, images: jax.Array) -> jax.Array:
         hidden = pool(nnx.swish(self.conv1(2 * images - 1)))
-        hidden = pool(nnx.swish(self.conv2(hidden)))
-        hidden = nnx.swish(self.conv3(hidden))
+        hidden = nnx.swish(self.conv2(hidden))
         return nnx.swish(self.dense1(hidden.reshape(len(hidden), -1)))
 
     def __call__(self, images: jax.Array) -> jax.Array:
