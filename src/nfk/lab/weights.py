@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import numpy as np
 from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
+
+SHIPPED = Path(__file__).parent / "trained"
 
 
 def state_of(network: Any) -> Any:
@@ -80,5 +81,5 @@ def _filled(network: Any, tensors: dict[str, np.ndarray]) -> Any:
 
 def shipped(name: str) -> Path | None:
     """The weights of that name that come with the package, where there are such."""
-    path = Path(str(resources.files("nfk.lab"))) / "trained" / f"{name}.safetensors"
+    path = SHIPPED / f"{name}.safetensors"
     return path if path.exists() else None

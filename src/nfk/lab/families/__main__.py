@@ -22,7 +22,7 @@ from rich.console import Console
 import nfk
 from nfk.lab import figures
 from nfk.lab.families import FAMILIES, Family
-from nfk.lab.families.trained import RUNS, trained
+from nfk.lab.families.trained import RUNS, ship, trained
 from nfk.lab.probing import probe
 
 SHARES, PROBED = (1, 10, 100), 64
@@ -39,10 +39,9 @@ def slug(family: Family) -> str:
     return "-".join(re.findall(r"\w+", f"{family.name} {family.network} {family.data}")).lower()
 
 
-def examine(family: Family, seed: int, runs: Path, pictures: Path, say: Any) -> dict[str, Any]:
+def examine(family: Family, network: Any, seed: int, pictures: Path, say: Any) -> dict[str, Any]:
     """One row: the network's worth, the spectrum of its kernel, and linear probes of everything it is compared with."""
     train, test = family.splits()
-    network, facts = trained(family, seed, runs)
     metric, value = family.metric(network, test)
     say(f"{family.label}: {metric} {value:.4g}")
     train, test = train.take(slice(family.rows)), test.take(slice(family.test_rows))
@@ -51,8 +50,7 @@ def examine(family: Family, seed: int, runs: Path, pictures: Path, say: Any) -> 
     features["activations"] = tuple(family.activations(network, part) for part in (X, X_test))
     row = {
         "family": family.name, "network": family.network, "data": family.data, "parameters": 0, "seed": seed,
-        "seconds_training": facts["seconds_training"], "metric": metric, "value": value,
-        "examples": len(train), "test_examples": len(test),
+        "metric": metric, "value": value, "examples": len(train), "test_examples": len(test),
     }  # fmt: skip
     for name, current in (("nfk", network), ("untrained", family.build(seed + 1000))):
         model = family.model(current)
@@ -76,7 +74,14 @@ def examine(family: Family, seed: int, runs: Path, pictures: Path, say: Any) -> 
 
 
 def main(
-    only: tuple[str, ...] = (), output: Path = OUTPUT, runs: Path = RUNS, seed: int = 0, train_only: bool = False
+    only: tuple[str, ...] = (),
+    output: Path = OUTPUT,
+    runs: Path = RUNS,
+    seed: int = 0,
+    download: bool = False,
+    retrain: bool = False,
+    train_only: bool = False,
+    shipped: bool = False,
 ) -> None:
     """Train and compare every family of models.
 
@@ -85,7 +90,10 @@ def main(
         output: the results file.
         runs: where trainings keep their checkpoints, logs and weights.
         seed: of the networks, the trainings and the fits.
+        download: fetch data sets that are not there, from their original sources.
+        retrain: pass over the weights that come with the package; an unfinished run is resumed.
         train_only: stop after the training.
+        shipped: copy the weights of the run into the package.
     """
     console = Console()
     labels = [family.label for family in FAMILIES]
@@ -96,10 +104,12 @@ def main(
     pictures = output.with_suffix("")
     pictures.mkdir(parents=True, exist_ok=True)
     for family in chosen:
-        if train_only:
-            trained(family, seed, runs)
-            continue
-        _write(output, examine(family, seed, runs, pictures, console.print))
+        network, facts = trained(family, seed, runs, download=download, retrain=retrain)
+        if shipped:
+            console.print(f"{family.label}: {ship(family, runs)}", highlight=False)
+        if not train_only:
+            row = examine(family, network, seed, pictures, console.print)
+            _write(output, row | {"seconds_training": facts["seconds_training"]})
 
 
 def _write(output: Path, row: dict) -> None:

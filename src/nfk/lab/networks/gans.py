@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -17,7 +19,7 @@ class DCGANCritic(nnx.Module):
 
     def __init__(self, width: int = 10, *, rngs: nnx.Rngs) -> None:
         widths = (1, width, 2 * width, 4 * width)
-        self.convs = nnx.List([SpectralConv(a, b, 4, 2, rngs=rngs) for a, b in zip(widths, widths[1:], strict=False)])
+        self.convs = nnx.List([SpectralConv(a, b, 4, 2, rngs=rngs) for a, b in itertools.pairwise(widths)])
         self.last = SpectralConv(4 * width, 1, 4, padding="VALID", rngs=rngs)
 
     def maps(self, images: jax.Array) -> list[jax.Array]:

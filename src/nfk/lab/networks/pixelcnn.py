@@ -11,7 +11,7 @@ from nfk.lab.networks.vaes import bernoulli
 
 
 class PixelCNN(nnx.Module):
-    """log p(x) = sum over pixels of log p(x_i | pixels above, and to the left in its row), exact in one forward pass."""
+    """log p(x) = sum over pixels of log p(x_i | pixels above, or left in its row), exact in one forward pass."""
 
     def __init__(self, width: int = 16, blocks: int = 5, channels: int = 1, *, rngs: nnx.Rngs) -> None:
         self.first = masked(channels, width, 7, False, rngs)
