@@ -74,9 +74,7 @@ def mnist_images(count: int) -> data.Split:
 
 
 def lenet(examples: data.Split, epochs: int) -> tuple[Callable, Any]:
-    return nfk.from_nnx(
-        training.train_classifier(networks.LeNet5(rngs=nnx.Rngs(SEED)), examples, epochs=epochs)
-    )
+    return nfk.from_nnx(training.train_classifier(networks.LeNet5(rngs=nnx.Rngs(SEED)), examples, epochs=epochs))
 
 
 def accuracy(quick: bool) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def families(results: dict) -> str:
         f"{results['cores']} CPU cores, jax {versions['jax']}, flax {versions['flax']}, seed 0; `make families` writes",
         "`results/families.json` and these tables from it.",
         "",
-        "| family | network, data | parameters | training, s | metric | value | variance at k = 1, 10, 100 | untrained |",
+        "| family | network, data | parameters | training, s | metric | value | variance, k = 1, 10, 100 | untrained |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in results["rows"]:

@@ -17,7 +17,7 @@ def blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/bridges.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/bridges.md", "docs/families.md"])
 def test_python_in_the_documentation_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X = np.random.default_rng(0).standard_normal((200, 30)).astype("float32")
@@ -68,7 +68,7 @@ def test_the_claims_of_the_readme_hold_in_the_results():
 
 
 def test_links_in_the_documentation_lead_somewhere():
-    for name in ("README.md", "CONTRIBUTING.md", "docs/guide.md", "docs/how-it-works.md", "docs/bridges.md"):
+    for name in ("README.md", "CONTRIBUTING.md", *(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))):
         for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text()):
             if "://" not in target:
                 assert ((ROOT / name).parent / target).exists(), f"{name}: {target}"

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("flax")
 
-import nfk  # noqa: E402
-from nfk.lab import data, weights  # noqa: E402
-from nfk.lab.families import FAMILIES  # noqa: E402
-from nfk.lab.families.trained import SHIPPED_BYTES, trained  # noqa: E402
+import nfk
+from nfk.lab import data, weights
+from nfk.lab.families import FAMILIES
+from nfk.lab.families.trained import SHIPPED_BYTES, trained
 
 DIGITS = [family for family in FAMILIES if family.data == "mnist"]
 named = pytest.mark.parametrize("family", DIGITS, ids=lambda family: family.network.replace(" ", "_"))

@@ -95,14 +95,14 @@ class Langevin:
     def _compare(self, starts: np.ndarray, ends: jax.Array) -> Diagnosis:
         data = np.asarray(self._scores(self.model.params, starts))
         chain = np.asarray(self._scores(self.model.params, ends))
-        ends = np.asarray(ends)
+        places = np.asarray(ends)
         edge = 1e-3 * (self.high - self.low)
         outside = ~((chain >= data.min()) & (chain <= data.max()))
         return Diagnosis(
             data_scores=(float(data.min()), float(data.max())),
             chain_scores=(float(chain.min()), float(chain.max())),
             share_outside=float(outside.mean()),
-            share_at_walls=float(((ends <= self.low + edge) | (ends >= self.high - edge)).mean()),
+            share_at_walls=float(((places <= self.low + edge) | (places >= self.high - edge)).mean()),
         )
 
 
@@ -112,7 +112,7 @@ def langevin_step(gradient: Any, step_size: float, temperature: float, low: floa
         import blackjax
     except ImportError as error:
         raise ImportError("Langevin sampling uses blackjax: pip install blackjax, or pip install 'nfk[lab]'") from error
-    sgld = blackjax.sgld(lambda x, _: gradient(x))
+    sgld: Any = blackjax.sgld(lambda x, _: gradient(x))
     return lambda x, key: reflected(sgld.step(key, x, None, step_size, temperature), low, high)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -13,7 +14,7 @@ from flax import nnx
 import nfk
 from nfk.lab.data import Split
 from nfk.lab.families.family import Family, bits
-from nfk.lab.networks.diffusion import LOW, Diffusion, diffused
+from nfk.lab.networks.diffusion import HIGH, LOW, Diffusion, diffused
 from nfk.lab.networks.gans import pooled
 from nfk.lab.training import in_batches, train_module
 
@@ -53,7 +54,7 @@ class Denoiser(Family):
         """The maps of the U-net for an image with half noise, pooled."""
 
         def maps(images: jax.Array) -> jax.Array:
-            times = np.full(len(images), LOW / (LOW - 5.0), np.float32)
+            times = jnp.full(len(images), LOW / (LOW - HIGH))
             noise = jax.random.normal(jax.random.key(0), images.shape)
             return pooled(network.maps(diffused(2 * images - 1, times, noise), times))
 
