@@ -209,7 +209,7 @@ def vae(dtype):
         return -0.5 * jnp.sum((x - mlp(params["decoder"], latent)) ** 2) - divergence
 
     params = {"encoder": mlp_params(dtype, 6, 7, 4), "decoder": mlp_params(dtype, 2, 7, 6)}
-    return nfk.vae(elbo, params), vectors(dtype, 6)
+    return nfk.vae(elbo, params, common_noise=False), vectors(dtype, 6)
 
 
 @case

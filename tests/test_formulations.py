@@ -272,3 +272,19 @@ def test_the_flow_is_a_density_by_the_change_of_variables():
     np.testing.assert_allclose(
         np.asarray(model.score_of(model.params, X[0], jax.random.key(0))), float(flow.log_prob(X[0])), rtol=1e-5
     )
+
+
+def test_common_noise_does_not_hide_what_examples_have_in_common():
+    """Two examples that are nearly equal have nearly equal Fisher vectors, unless each has noise of its own."""
+
+    def noisy(params, x, key):
+        return jnp.sum(params["w"] * (x + 10 * jax.random.normal(key, x.shape)))
+
+    params = {"w": np.ones(4, np.float32)}
+    X = np.repeat(rng.standard_normal((5, 4)).astype(np.float32), 2, axis=0)
+    X[1::2] += 1e-3
+    shared, own = (
+        kernel.gradients(nfk.vae(noisy, params, common_noise=common), X, jax.random.key(0)) for common in (True, False)
+    )
+    assert np.abs(shared[::2] - shared[1::2]).max() < 2e-3
+    assert np.abs(own[::2] - own[1::2]).min() > 1e-2

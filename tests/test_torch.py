@@ -110,6 +110,10 @@ PAIRS: dict[str, Callable[..., tuple[nfk.Model, nfk.Model, Any]]] = {
     "vae": lambda **o: (
         nfk.torch.vae(autoencoder, elbo, noise=(2,), **o), nfk.vae(elbo_in_jax, of(autoencoder)), X,
     ),
+    "vae with noise of its own": lambda **o: (
+        nfk.torch.vae(autoencoder, elbo, noise=(2,), common_noise=False, **o),
+        nfk.vae(elbo_in_jax, of(autoencoder), common_noise=False), X,
+    ),
     "network": lambda **o: (nfk.torch.network(three, **o), nfk.network(perceptron, of(three)), X),
 }  # fmt: skip
 

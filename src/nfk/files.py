@@ -98,6 +98,7 @@ def describe_model(model: Model) -> dict[str, Any]:
         "family": model.family,
         "centred": model.centred,
         "fisher": model.fisher,
+        "own_noise": model.own_noise,
         "paths": list(layout.paths),
         "chosen": [path for path, chosen in zip(layout.paths, layout.chosen, strict=True) if chosen],
         "params": {path: _hash_array(leaf) for path, leaf in zip(layout.paths, leaves, strict=True)},
@@ -115,7 +116,7 @@ def _hash_array(leaf: Any) -> str:
 
 def check_model(saved: dict[str, Any], model: Model, folder: Any) -> None:
     mine = describe_model(model)
-    for what in ("family", "centred", "fisher", "paths", "chosen"):
+    for what in ("family", "centred", "fisher", "own_noise", "paths", "chosen"):
         if saved[what] != mine[what]:
             raise ValueError(
                 f"{folder} was fitted with another model: its {what} is {_short(saved[what])}, this one's is "

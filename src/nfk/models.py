@@ -51,7 +51,7 @@ class Model:
     samples: int = 4096
     damping: float = 1e-4
     parameters: PathFilter = None
-    stochastic: bool = False
+    own_noise: bool = False
     row_per_output: bool = False
     wrapping: ClassVar[str] = "lambda params, x: network(params, x[None])[0]"
     sampler: ClassVar[str] = "sample(key, n)"
@@ -104,8 +104,8 @@ class Model:
         return self.centred or self.fisher == "diagonal"
 
     def score_of(self, params: Params, example: Example, key: jax.Array) -> jax.Array:
-        """The score, with randomness that depends on `key` and on the example alone; shape () or (outputs,)."""
-        if self.stochastic:
+        """The score, with randomness from `key` (and from the example, if it has noise of its own)."""
+        if self.own_noise:
             key = jax.random.fold_in(key, fingerprint(example))
         return self.score(params, example, key)
 
@@ -286,13 +286,22 @@ def energy(
     return _build("energy", Plain(energy_function, "negative"), params, sample, {"centred": True}, options)
 
 
-def vae(elbo: Callable, params: Params, *, sample: Sampler | None = None, **options: Unpack[Options]) -> Model:
+def vae(
+    elbo: Callable,
+    params: Params,
+    *,
+    sample: Sampler | None = None,
+    common_noise: bool = True,
+    **options: Unpack[Options],
+) -> Model:
     """score(x) = ELBO(x) or another bound; not centred, since E[grad log p] = 0 for a likelihood.
 
-    `elbo(params, example, key) -> scalar` in nats. The key depends on the example alone, so an example has the same
-    embedding in any batch. Options as for `classifier`.
+    `elbo(params, example, key) -> scalar` in nats. Every example gets the same key, so that two examples differ by what
+    they are and not by their noise; an example has the same embedding in any batch. With `common_noise=False` the key
+    depends on the example (and on it alone): entries of the kernel between two examples are then unbiased, but
+    independent noise drowns them where the ELBO of a single draw is noisy. Options as for `classifier`.
     """
-    return _build("vae", elbo, params, sample, {"centred": False, "stochastic": True}, options)
+    return _build("vae", elbo, params, sample, {"centred": False, "own_noise": not common_noise}, options)
 
 
 def density(log_prob: Callable, params: Params, *, sample: Sampler | None = None, **options: Unpack[Options]) -> Model:

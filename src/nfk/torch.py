@@ -99,16 +99,17 @@ def vae(
     *,
     noise: tuple[int, ...],
     sample: Sampler | None = None,
+    common_noise: bool = True,
     **options: Unpack[TorchOptions],
 ) -> TorchModel:
     """score(x) = ELBO(x); `elbo(module, example, noise) -> scalar` in nats.
 
-    `noise` are standard normals of the shape given here. They depend on the key and on the example's
-    bits alone, as for `nfk.vae`: an example has the same embedding in any batch.
+    `noise` are standard normals of the shape given here, the same for every example or, with `common_noise=False`,
+    from the example's bits: as for `nfk.vae`. An example has the same embedding in any batch.
     """
     if not (isinstance(noise, tuple) and all(isinstance(size, int) and size > 0 for size in noise)):
         raise TypeError(f"noise={noise!r} must be the shape of one example's standard normals: noise=(16,), say")
-    defaults = {"centred": False, "stochastic": True}
+    defaults = {"centred": False, "own_noise": not common_noise}
     return _build("vae", module, Plain(elbo), sample, defaults, options, noise=noise)
 
 
@@ -232,9 +233,10 @@ class TorchModel(Model):
     def batch(self, batch: Example, key: jax.Array) -> tuple:
         """A batch of numpy arrays as tensors, and its noise."""
         tensors = jax.tree.map(self._tensor, batch)
-        if not self.stochastic:
+        if not self.noise:
             return (tensors,)
-        return tensors, borrowed(_normals(key, batch, self.noise, self.layout.dtype)).to(self.precision)
+        normals = _normals(key, batch, self.noise, self.layout.dtype, self.own_noise)
+        return tensors, borrowed(normals).to(self.precision)
 
     def example(self, example: Example, key: jax.Array) -> tuple:
         """One example as tensors, and its noise."""
@@ -329,11 +331,11 @@ class TorchModel(Model):
             ) from error
 
 
-@partial(jax.jit, static_argnums=(2, 3))
-def _normals(key: jax.Array, batch: Example, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
-    """Standard normals for every example of a batch, each from the key and from that example's bits alone."""
-    draw = lambda example: jax.random.normal(jax.random.fold_in(key, fingerprint(example)), shape, dtype)  # noqa: E731
-    return jax.vmap(draw)(batch)
+@partial(jax.jit, static_argnums=(2, 3, 4))
+def _normals(key: jax.Array, batch: Example, shape: tuple[int, ...], dtype: np.dtype, own: bool) -> jax.Array:
+    """Standard normals for every example of a batch: from the key and, if it has its `own`, the example's bits."""
+    key_of = lambda example: jax.random.fold_in(key, fingerprint(example)) if own else key  # noqa: E731
+    return jax.vmap(lambda example: jax.random.normal(key_of(example), shape, dtype))(batch)
 
 
 class NotVectorised(NotAScore):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from safetensors import SafetensorError, safe_open
@@ -71,7 +72,8 @@ def _check(found: dict[str, np.ndarray], wanted: dict[str, Any], path: Path) -> 
 def _filled(network: Any, tensors: dict[str, np.ndarray]) -> Any:
     flat, structure = jax.tree_util.tree_flatten_with_path(state_of(network))
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in flat]
-    leaves = [tensors.get(name, leaf) for name, (_, leaf) in zip(names, flat, strict=True)]
+    pairs = zip(names, flat, strict=True)
+    leaves = [jnp.asarray(tensors[name]) if name in tensors else leaf for name, (_, leaf) in pairs]
     filled = jax.tree.unflatten(structure, leaves)
     if not isinstance(network, nnx.Module):
         return filled

@@ -55,7 +55,7 @@ class PixelTransformer(Autoregressive):
     """196 tokens of eight grey levels: 23,976 parameters."""
 
     network = "causal transformer"
-    steps, batch, rate = 1_500, 32, 3e-3
+    steps, batch, rate = 800, 32, 3e-3
     levels = 8
 
     @property

@@ -68,7 +68,7 @@ class PhotoGAN(DigitGAN):
     """A small relative of the paper's 5.9-million-parameter network (`networks.residual_gan`), on colour images."""
 
     name, network, data = "gan", "SN-DCGAN", "cifar10"
-    steps = 2_500
+    steps = 1_200
 
     def build(self, seed: int) -> GAN:
         rngs = nnx.Rngs(seed)
