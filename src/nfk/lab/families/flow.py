@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class Flow(Family):
 
     def metric(self, network: Any, test: Split) -> tuple[str, float]:
         Y = self.examples(test)
-        log_p = in_batches(lambda batch: network.log_prob(batch), Y) + log_stretch(Y)
+        log_p = in_batches(partial(type(network).log_prob, network), Y) + log_stretch(Y)
         return "bits per dimension", 8 + bits(log_p, Y.shape[1])
 
     def model(self, network: Any) -> nfk.Model:
@@ -63,7 +64,8 @@ class Flow(Family):
 
     def activations(self, network: Any, X: np.ndarray) -> np.ndarray:
         """The latents: the base variables that the flow maps an example to."""
-        return in_batches(lambda batch: jax.vmap(paramax.unwrap(network).bijection.inverse)(batch), X)
+        bijection = paramax.unwrap(network).bijection
+        return in_batches(jax.vmap(partial(type(bijection).inverse, bijection)), X)
 
     def samples(self, network: Any, key: jax.Array, count: int) -> np.ndarray:
         inside = jax.nn.sigmoid(network.sample(key, (count,)))
