@@ -69,6 +69,7 @@ def test_the_claims_of_the_readme_hold_in_the_results():
 
 def test_links_in_the_documentation_lead_somewhere():
     for name in ("README.md", "CONTRIBUTING.md", *(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))):
-        for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text()):
+        for target in re.findall(r"\]\(([^)#]+)\)|src=\"([^\"]+)\"", (ROOT / name).read_text()):
+            target = "".join(target)
             if "://" not in target:
                 assert ((ROOT / name).parent / target).exists(), f"{name}: {target}"
