@@ -3,7 +3,7 @@
 from nfk.lab.families.autoregressive import Autoregressive, PixelTransformer
 from nfk.lab.families.classifier import Classifier
 from nfk.lab.families.diffusion import Denoiser
-from nfk.lab.families.energy import Energy
+from nfk.lab.families.energy import Energy, EnergyOverSamples
 from nfk.lab.families.family import Family
 from nfk.lab.families.flow import Flow
 from nfk.lab.families.gan import DigitGAN, PhotoGAN
@@ -12,7 +12,7 @@ from nfk.lab.families.vae import VAE, HierarchicalVAE, ImportanceWeightedVAE
 
 FAMILIES: tuple[Family, ...] = (
     Classifier(), DigitGAN(), PhotoGAN(), VAE(), ImportanceWeightedVAE(), HierarchicalVAE(), Flow(), Autoregressive(),
-    PixelTransformer(), Energy(), Denoiser(), Language("subjectivity"), Language("polarity"),
+    PixelTransformer(), Energy(), EnergyOverSamples(), Denoiser(), Language("subjectivity"), Language("polarity"),
 )  # fmt: skip
 
 __all__ = ["FAMILIES", "Family"]

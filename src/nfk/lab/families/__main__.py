@@ -24,6 +24,7 @@ from nfk.lab import figures
 from nfk.lab.families import FAMILIES, Family
 from nfk.lab.families.trained import RUNS, ship, trained
 from nfk.lab.probing import probe
+from nfk.sampling import Langevin
 
 SHARES, PROBED = (1, 10, 100), 64
 OUTPUT = Path("results/families.json")
@@ -62,6 +63,8 @@ def examine(family: Family, network: Any, seed: int, pictures: Path, say: Any) -
         if name == "nfk":
             row |= {"explained_variance": explained(embedding), "seconds_fit": seconds, "passes": embedding.passes}
             row["worst_residual"] = float(embedding.residuals.max())
+            if isinstance(model.sample, Langevin):
+                row["chain_outside"] = model.sample.diagnose(key=seed).share_outside
             figures.spectrum(embedding, pictures / f"{slug(family)}-spectrum.png", f"{family.network}, {family.data}")
         else:
             row["explained_variance_untrained"] = explained(embedding)

@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 
 import nfk
-from nfk.lab.data import Split
+from nfk.lab.data import Split, digits
 from nfk.lab.families.family import Family, halved
 from nfk.lab.networks.energy import EnergyNetwork
 from nfk.lab.networks.wide_resnet import WideResNet
@@ -95,6 +95,18 @@ class Energy(Family):
         start = jax.random.uniform(start_key, (count, 14, 14, 1))
         run = jax.jit(lambda x: jax.lax.fori_loop(0, 600, lambda i, x: move(x, jax.random.fold_in(chain_key, i)), x))
         return np.asarray(run(start))
+
+
+class EnergyOverSamples(Energy):
+    """The same network, expectations over Langevin samples in the box of the pixels instead of over the data."""
+
+    network = "JEM, Langevin samples"
+
+    def model(self, network: EnergyNetwork) -> nfk.Model:
+        energy, params = nfk.from_nnx(network, method="energy")
+        starts = self.examples(digits()[0])
+        chains = nfk.langevin(nfk.energy(energy, params), starts, steps=100, step_size=STEP, temperature=TEMPERATURE)
+        return nfk.energy(energy, params, sample=chains, samples=1024)
 
 
 def step_of(network: Any) -> Any:
