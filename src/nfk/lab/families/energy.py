@@ -105,7 +105,7 @@ class EnergyOverSamples(Energy):
     def model(self, network: EnergyNetwork) -> nfk.Model:
         energy, params = nfk.from_nnx(network, method="energy")
         starts = self.examples(digits()[0])
-        chains = nfk.langevin(nfk.energy(energy, params), starts, steps=100, step_size=STEP, temperature=TEMPERATURE)
+        chains = nfk.langevin(nfk.energy(energy, params), starts, steps=100, step_size=0.02, temperature=5e-4)
         return nfk.energy(energy, params, sample=chains, samples=1024)
 
 

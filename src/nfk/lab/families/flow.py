@@ -25,7 +25,7 @@ class Flow(Family):
     """log p of y = logit(edge + (1 - 2 edge) (level + u) / 256), with one fixed u in [0, 1) per pixel and example."""
 
     name, network, data = "flow", "affine coupling flow", "mnist"
-    steps = 10_000
+    steps, rows, test_rows = 10_000, 3_000, 2_000
 
     def examples(self, data: Split) -> np.ndarray:
         levels = 255 * halved(data.images).reshape(len(data), -1)

@@ -68,7 +68,7 @@ class PhotoGAN(DigitGAN):
     """A small relative of the paper's 5.9-million-parameter network (`networks.residual_gan`), on colour images."""
 
     name, network, data = "gan", "SN-DCGAN", "cifar10"
-    steps = 1_200
+    steps, rows, test_rows = 1_200, 3_000, 2_000
 
     def build(self, seed: int) -> GAN:
         rngs = nnx.Rngs(seed)

@@ -71,7 +71,7 @@ class HierarchicalVAE(VAE):
     """Eight layers of latents and a likelihood of 256 grey levels, after VDVAE; `paper` has 39 million parameters."""
 
     network = "hierarchical VAE"
-    steps, test_rows = 1_200, 2_000
+    steps, rows, test_rows = 1_200, 3_000, 2_000
 
     @property
     def label(self) -> str:
