@@ -176,7 +176,7 @@ def test_an_energy_model_with_langevin_expectations_is_what_the_dense_definition
 def test_the_options_of_langevin_are_checked(options, fault):
     model = nfk.energy(tilted, {"a": np.float32(1.0)})
     with pytest.raises(ValueError, match=fault):
-        nfk.langevin(model, [*np.zeros((4, 2), np.float32), 0, 1], **options)
+        nfk.langevin(model, np.eye(4, 2, dtype=np.float32), **options)
     with pytest.raises(TypeError, match="X has dtype int64: Langevin dynamics moves real numbers"):
         nfk.langevin(model, np.zeros((4, 2), np.int64))
 
