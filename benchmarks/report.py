@@ -10,6 +10,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
+def head(*columns: str) -> list[str]:
+    """The first two lines of a table."""
+    return [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+
+
 def core(results: dict) -> str:
     """results/core.json in the README."""
     accuracy, speed, embedding, scaling = (results[name] for name in ("accuracy", "speed", "embedding", "scaling"))
@@ -19,8 +24,7 @@ def core(results: dict) -> str:
         f"On {env['cores']} CPU cores, float32, jax {env['jax']}, seed {env['seed']}. `make bench` writes these",
         "figures to `results/core.json` and this table from them.",
         "",
-        "| what | nfk | the paper's algorithm |",
-        "|---|---|---|",
+        *head("what", "nfk", "the paper's algorithm"),
         f"| worst relative error of the top {accuracy['rank']} eigenvalues, {accuracy['network']}, "
         f"{accuracy['examples']:,} MNIST images, against exact float64 | **{ours['worst_relative_error']:.1e}** | "
         f"{paper['worst_relative_error']:.1e} |",
@@ -64,9 +68,9 @@ def families(results: dict) -> str:
         f"{results['cores']} CPU cores, jax {versions['jax']}, flax {versions['flax']}, seed 0; `make families` writes",
         "`results/families.json` and these tables from it.",
         "",
-        "| family | network, data | parameters | training, s | metric | value | variance, k = 1, 10, 100 | untrained |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+        *head("family", "network, data", "parameters", "training, s", "metric", "value", "variance, k = 1, 10, 100",
+              "untrained"),
+    ]  # fmt: skip
     for row in results["rows"]:
         share, before = (
             ", ".join(f"{100 * row[name][k]:.1f}" for k in ("1", "10", "100"))
@@ -81,11 +85,10 @@ def families(results: dict) -> str:
 
 def probes(rows: list[dict]) -> list[str]:
     """Test accuracies of linear probes, the best of a row in bold."""
-    lines = [
-        "| network, data | labelled, test | Fisher, k = 64 | activations | untrained, k = 64 | pixels or words | "
-        "PCA or LSA, k = 64 |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = head(
+        "network, data", "labelled, test", "Fisher, k = 64", "activations", "untrained, k = 64", "pixels or words",
+        "PCA or LSA, k = 64",
+    )  # fmt: skip
     for row in rows:
         probe = row["probe"]
         raw, reduced = ("bag of words", "lsa") if "lsa" in probe else ("pixels", "pca")
@@ -111,8 +114,7 @@ def bridges(results: dict) -> str:
         f"Processor time through torch {env['torch']} over that of the same network in jax {env['jax']}, on one core.",
         "`taskset -c 0 python -m benchmarks.bridges --output results/bridges.json` writes these figures.",
         "",
-        "| network | parameters | per-example gradients | a fit | new embeddings |",
-        "|---|---|---|---|---|",
+        *head("network", "parameters", "per-example gradients", "a fit", "new embeddings"),
     ]
     for row in results["rows"]:
         ratios = " | ".join(f"{row[name]['ratio']:.1f}" for name in ("gradients", "fit", "embedding"))

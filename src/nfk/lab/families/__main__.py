@@ -70,15 +70,20 @@ def examine(family: Family, network: Any, seed: int, pictures: Path, say: Any, r
             figures.spectrum(embedding, pictures / f"{slug(family)}-spectrum.png", f"{family.network}, {family.data}")
         else:
             row["explained_variance_untrained"] = explained(embedding)
-    same = ("data", "examples", "test_examples", "seed")
-    row["probe"] = next((dict(other["probe"]) for other in rows if all(other[k] == row[k] for k in same)), {})
-    features |= {} if row["probe"] else family.baselines(train, test, PROBED, seed)
-    row["probe"] |= {name: probe(a, train.labels, b, test.labels) for name, (a, b) in features.items()}
+    known = _known(row, rows)
+    features |= {} if known else family.baselines(train, test, PROBED, seed)
+    row["probe"] = known | {name: probe(a, train.labels, b, test.labels) for name, (a, b) in features.items()}
     samples = family.samples(network, jax.random.key(seed), 64)
     if samples is not None:
         figures.grid(samples, pictures / f"{slug(family)}-samples.png", f"samples: {family.network}, {family.data}")
     say(f"{family.label}: " + ", ".join(f"{name} {score:.3f}" for name, score in row["probe"].items()))
     return row
+
+
+def _known(row: dict, rows: list[dict]) -> dict[str, float]:
+    """The probes of a row over the same examples; those that need a network will be written over."""
+    same = ("data", "examples", "test_examples", "seed")
+    return next((dict(other["probe"]) for other in rows if all(other[name] == row[name] for name in same)), {})
 
 
 def main(
