@@ -2,18 +2,20 @@
 
 from nfk.bounds import importance_weighted
 from nfk.bridges import from_equinox, from_nnx
+from nfk.dataset import DatasetVector, dataset_vector
 from nfk.embedding import Embedding, load
 from nfk.fitting import fit, plan
 from nfk.kernel import gram
+from nfk.merging import merge
 from nfk.models import Model, classifier, density, energy, gan, network, vae
 from nfk.planning import Plan
 from nfk.sampling import ChainWarning, langevin
 from nfk.svd import ConvergenceWarning, Interrupted
 
 __all__ = [
-    "ChainWarning", "ConvergenceWarning", "Embedding", "Interrupted", "Model", "Plan", "classifier", "density",
-    "energy", "fit", "from_equinox", "from_nnx", "gan", "gram", "importance_weighted", "langevin", "load", "network",
-    "plan", "vae",
+    "ChainWarning", "ConvergenceWarning", "DatasetVector", "Embedding", "Interrupted", "Model", "Plan", "classifier",
+    "dataset_vector", "density", "energy", "fit", "from_equinox", "from_nnx", "gan", "gram", "importance_weighted",
+    "langevin", "load", "merge", "network", "plan", "vae",
 ]  # fmt: skip
 
 __version__ = "0.2.0"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from nfk import files
+from nfk.blocks import placed
 from nfk.features import GradientFeatures, ProductFeatures
 from nfk.gradients import Differentiator
+from nfk.memory import human, parse_memory
 from nfk.models import Model
 from nfk.moments import Moments
 from nfk.planning import CHUNK_ROWS, Plan
@@ -22,6 +24,29 @@ from nfk.stream import Examples
 from nfk.svd import SVD
 
 CHUNK_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class Parts:
+    """V_x = Q e(x) + rest, for every row: the embedding, and |V_x|^2."""
+
+    embedding: np.ndarray
+    total: np.ndarray
+
+    @property
+    def inside(self) -> np.ndarray:
+        """|e(x)|^2, what the top k components hold of |V_x|^2."""
+        return np.sum(self.embedding.astype(np.float64) ** 2, axis=1)
+
+    @property
+    def outside(self) -> np.ndarray:
+        """|V_x|^2 - |e(x)|^2, the squared length of the rest: large where an example is unlike those of the fit."""
+        return np.maximum(self.total - self.inside, 0)
+
+    @property
+    def outside_share(self) -> np.ndarray:
+        """The rest as a share of |V_x|^2, between 0 and 1; 1 where V_x is zero."""
+        return np.divide(self.outside, self.total, out=np.ones_like(self.total), where=self.total > 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,12 +125,9 @@ class Embedding:
 
         Holds a chunk of gradients (at most 256 rows or 1 GB) beside the basis.
         """
-        examples = Examples(X)
-        if len(examples) == 0:
+        if len(Examples(X)) == 0:
             return np.zeros((0, self.rank), self.left.dtype)
-        examples.check()
-        self._check_shapes(examples)
-        self._check_probe(examples)
+        examples = self._checked(X)
         reporter = Reporter(progress)
         with reporter.running():
             result = self._features(examples, reporter).matmat(self.right)
@@ -115,19 +137,111 @@ class Embedding:
             raise ValueError(f"the gradient of the score at X[{bad}] is NaN or infinite: look at that example")
         return result
 
-    def _features(self, examples: Examples, reporter: Reporter) -> GradientFeatures | ProductFeatures:
-        on_host = isinstance(self.right, np.ndarray)
-        microbatch = min(self.microbatch, 64 if on_host else CHUNK_ROWS, 1 << (len(examples) - 1).bit_length())
-        common: dict[str, Any] = dict(microbatch=microbatch, on_host=on_host, reporter=reporter)
-        if self.engine == "products":
-            columns = min(32, self.rank)
-            features = ProductFeatures(self._differentiator, examples, self.moments, columns=columns, **common)
-        else:
-            row = self.outputs * self.model.layout.size * self.model.layout.dtype.itemsize
-            chunk = max(microbatch, min(CHUNK_ROWS // self.outputs, CHUNK_BYTES // row))
-            features = GradientFeatures(
-                self._differentiator, examples, self.moments, chunk=chunk, measure_rows=False, **common
+    def truncated(self, rank: int) -> Embedding:
+        """The first `rank` components alone: what a fit of that rank gives, without another fit. No pass."""
+        if not isinstance(rank, (int, np.integer)) or not 1 <= rank <= self.rank:
+            raise ValueError(
+                f"rank={rank!r} must be a whole number from 1 to the fitted rank {self.rank}: fit again with a larger "
+                "rank for more components"
             )
+        kept = slice(int(rank))
+        right = placed(self.right[:, kept], isinstance(self.right, np.ndarray))
+        return replace(
+            self, right=right, left=self.left[:, kept], singular_values=self.singular_values[kept],
+            residuals=self.residuals[kept],
+        )  # fmt: skip
+
+    def decompose(self, X: Any, *, progress: bool | None = None) -> Parts:
+        """V_x = Q e(x) + rest: the embedding, with the squared length inside and outside the top k components.
+
+        One gradient and 2 P k operations for each example; holds what calling it holds.
+        """
+        reporter = Reporter(progress)
+        with reporter.running():
+            features = self._gradients(self._checked(X), reporter, measure_rows=True)
+            rows = features.matmat(self.right)
+        assert features.row_norms is not None
+        return Parts(rows, features.row_norms)
+
+    def gram(
+        self, X: Any, Y: Any = None, *, memory: int | str | None = None, progress: bool | None = None
+    ) -> np.ndarray:
+        """K(x, y) = <V_x, V_y> with the moments of the fit, all P parameters and no approximation: (rows X, rows Y).
+
+        Tile by tile: as many Fisher vectors of X at once as fit in `memory` (half of what is free by default), and
+        one pass over Y for each such tile; when all of X fits and Y is None, one pass. 2 P operations per pair.
+        """
+        first = self._checked(X)
+        second = first if Y is None else self._checked(Y, "Y")
+        tile = self._rows_within(memory, len(first) * self.outputs, len(second) * self.outputs)
+        reporter = Reporter(progress)
+        with reporter.running():
+            outer = self._gradients(first, reporter, measure_rows=True, chunk=tile)
+            if Y is None and outer.chunk >= len(first):
+                return next(V @ V.T for _, V in outer.chunks())
+            inner = self._gradients(second, reporter, measure_rows=True)
+            parts = [inner.matmat(V.T).T for _, V in outer.chunks()]
+        return np.concatenate(parts)
+
+    def _rows_within(self, memory: int | str | None, rows: int, columns: int) -> int:
+        """How many examples of X have Fisher vectors that fit in the budget, beside the result and a chunk of Y."""
+        budget, item = parse_memory(memory), self.model.layout.dtype.itemsize
+        example = self.outputs * self.model.layout.size * item
+        fixed = 2 * rows * columns * item + self._chunk(example) * example
+        if budget < fixed + example:
+            raise ValueError(
+                f"memory={human(budget)} does not hold the {rows:,} x {columns:,} kernel and a tile of Fisher vectors: "
+                f"give at least {human(fixed + example)}, or fewer examples"
+            )
+        return int(min((budget - fixed) // example, rows // self.outputs))
+
+    def layer_shares(self) -> dict[str, np.ndarray]:
+        """For each parameter array, its share of the squared length of every component's right vector: (k,) each.
+
+        The shares of a component sum to one: they say in which layers it lives.
+        """
+        squares = {name: np.zeros(self.rank) for name in self.model.layout.slices}
+        for name, place in self.model.layout.slices.items():
+            squares[name] = np.sum(np.asarray(self.right[place], np.float64) ** 2, axis=0)
+        total = np.sum(list(squares.values()), axis=0)
+        return {name: part / np.where(total > 0, total, 1) for name, part in squares.items()}
+
+    def _checked(self, X: Any, name: str = "X") -> Examples:
+        """Examples of the shapes, and for the network, that it was fitted with."""
+        examples = Examples(X, name)
+        examples.check()
+        self._check_shapes(examples)
+        self._check_probe(examples)
+        return examples
+
+    @staticmethod
+    def _fitting_microbatch(microbatch: int, on_host: bool, count: int) -> int:
+        return min(microbatch, 64 if on_host else CHUNK_ROWS, 1 << (count - 1).bit_length())
+
+    def _chunk(self, bytes_per_example: int) -> int:
+        return max(1, min(CHUNK_ROWS // self.outputs, CHUNK_BYTES // bytes_per_example))
+
+    def _gradients(
+        self, examples: Examples, reporter: Reporter, *, measure_rows: bool, chunk: int | None = None
+    ) -> GradientFeatures:
+        on_host = isinstance(self.right, np.ndarray)
+        microbatch = self._fitting_microbatch(self.microbatch, on_host, len(examples))
+        row = self.outputs * self.model.layout.size * self.model.layout.dtype.itemsize
+        features = GradientFeatures(
+            self._differentiator, examples, self.moments, microbatch=microbatch, on_host=on_host, reporter=reporter,
+            chunk=chunk or max(microbatch, self._chunk(row)), measure_rows=measure_rows,
+        )  # fmt: skip
+        features.label("embedding" if chunk is None else "kernel")
+        return features
+
+    def _features(self, examples: Examples, reporter: Reporter) -> GradientFeatures | ProductFeatures:
+        if self.engine != "products":
+            return self._gradients(examples, reporter, measure_rows=False)
+        on_host = isinstance(self.right, np.ndarray)
+        features = ProductFeatures(
+            self._differentiator, examples, self.moments, columns=min(32, self.rank), on_host=on_host,
+            microbatch=self._fitting_microbatch(self.microbatch, on_host, len(examples)), reporter=reporter,
+        )  # fmt: skip
         features.label("embedding")
         return features
 
@@ -135,8 +249,8 @@ class Embedding:
         shapes = example_shapes(examples)
         if shapes != self.example_shapes:
             raise ValueError(
-                f"X holds examples of shape {shapes}, but this embedding was fitted on {self.example_shapes}: "
-                "reshape X so that its first axis runs over the examples"
+                f"{examples.name} holds examples of shape {shapes}, but this embedding was fitted on "
+                f"{self.example_shapes}: reshape {examples.name} so that its first axis runs over the examples"
             )
 
     def _check_probe(self, examples: Examples) -> None:

@@ -79,14 +79,14 @@ class GradientFeatures:
     def trace(self) -> float:
         """|V|_F^2 = trace of the kernel, exact: the squared norms of the rows, free in the first pass."""
         if self.row_norms is None:
-            for _ in self._chunks():
+            for _ in self.chunks():
                 pass
         return float(self.row_norms.sum())
 
     def matmat(self, block: Block) -> np.ndarray:
         """V M: (rows, U) on the host. One pass."""
         result = np.empty((self.shape[0], block.shape[1]), self.dtype)
-        for rows, V in self._chunks():
+        for rows, V in self.chunks():
             result[rows] = product(V, block)
         return result
 
@@ -94,7 +94,7 @@ class GradientFeatures:
         """V' W: (P, U). One pass."""
         weights = np.asarray(weights, self.dtype)
         total = zeros((self.shape[1], weights.shape[1]), self.dtype, self.on_host)
-        for rows, V in self._chunks():
+        for rows, V in self.chunks():
             total = add_product(total, V.T, weights[rows] if self.on_host else jnp.asarray(weights[rows]))
         return total
 
@@ -102,7 +102,7 @@ class GradientFeatures:
         """V M and V' V M from the same gradients. One pass."""
         result = np.empty((self.shape[0], block.shape[1]), self.dtype)
         total = zeros((self.shape[1], block.shape[1]), self.dtype, self.on_host)
-        for rows, V in self._chunks():
+        for rows, V in self.chunks():
             part = product(V, block)
             result[rows] = part
             total = add_product(total, V.T, part)
@@ -113,11 +113,11 @@ class GradientFeatures:
         if self._whole is not None:
             return self._whole
         V = np.empty(self.shape, self.dtype)
-        for rows, part in self._chunks():
+        for rows, part in self.chunks():
             V[rows] = part
         return V
 
-    def _chunks(self) -> Iterator[tuple[slice, Block]]:
+    def chunks(self) -> Iterator[tuple[slice, Block]]:
         """Every row of V once, in chunks: `(rows, V[rows])`."""
         self.passes += 1
         self.reporter.begin_pass(self._label, len(self.examples))

@@ -39,7 +39,7 @@ def plan(
     oversamples: int = 10,
 ) -> Plan:
     """What `fit` would do with the same arguments, and at what cost. Takes one trace of the network, runs nothing."""
-    _check_model(model)
+    check_model(model)
     examples = Examples(X)
     _check_count(examples)
     return make_plan(
@@ -82,7 +82,7 @@ def fit(
     Ctrl-C raises `nfk.Interrupted`; its `result` is the embedding that the finished passes are worth (saved, too, where
     `save` names a folder).
     """
-    _check_model(model)
+    check_model(model)
     _check_options(tol, oversamples, max_steps)
     examples = Examples(X)
     if save is not None:
@@ -129,7 +129,7 @@ def _check_count(examples: Examples) -> None:
         raise ValueError("X holds one example: a kernel over a data set needs at least two; is the batch axis missing?")
 
 
-def _check_model(model: Any) -> None:
+def check_model(model: Any) -> None:
     if not isinstance(model, Model):
         raise TypeError(
             f"model is a {type(model).__name__}: wrap the network first, as in nfk.classifier(apply, params); there "

@@ -78,3 +78,38 @@ def grid(images: np.ndarray, path: Path, title: str, columns: int = 8) -> Path:
     axis.set_title(title, fontsize=9)
     figure.savefig(path, dpi=130)
     return path
+
+
+def curves(
+    lines: dict[str, tuple],
+    path: Path,
+    title: str,
+    x: str,
+    y: str,
+    levels: dict[str, float] | None = None,
+    logarithmic: bool = False,
+) -> Path:
+    """Lines (x, y) or (x, y, spread) by name, and dashed levels to compare them with."""
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axis = figure.subplots()
+    for color, (name, (across, up, *spread)) in zip(_colors(len(lines)), lines.items(), strict=True):
+        axis.plot(across, up, color=color, lw=1.8, marker="o", ms=3.5, label=name)
+        if spread:
+            low, high = np.subtract(up, spread[0]), np.add(up, spread[0])
+            axis.fill_between(across, low, high, color=color, alpha=0.15, lw=0)
+    for style, (name, level) in zip(("--", ":", "-.", (0, (5, 1)), (0, (1, 3))), (levels or {}).items(), strict=False):
+        axis.axhline(level, color=QUIET, lw=1.2, ls=style, label=f"{name}, {level:.1f}")
+    if logarithmic:
+        ticks = list(next(iter(lines.values()))[0])
+        axis.set_xscale("log")
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.minorticks_off()
+    axis.set(xlabel=x, ylabel=y)
+    axis.set_title(title, fontsize=11)
+    axis.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _colors(count: int) -> list[str]:
+    return [INK, ACCENT, "#2a9d8f", "#e9a23b", QUIET, "#6d597a", "#457b9d", "#9c6644"][:count]

@@ -229,13 +229,26 @@ def averaged(mean: Any, new: Any, decay: float) -> Any:
 
 
 def train_classifier(
-    module: nnx.Module, data: Split, *, epochs: int, batch: int = 64, learning_rate: float = 2e-3, **options: Any
+    module: nnx.Module,
+    data: Split,
+    *,
+    epochs: int,
+    batch: int = 64,
+    learning_rate: float = 2e-3,
+    optimizer: Callable[[int], optax.GradientTransformation] | None = None,
+    **options: Any,
 ) -> nnx.Module:
-    """Adam on the cross-entropy with a cosine schedule; trains `module` in place and returns it."""
+    """Adam (or `optimizer(steps)`) on the cross-entropy, cosine schedule; trains `module` in place and returns it."""
     steps = epochs * (len(data) // batch)
-    optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
+    chosen = optax.adam(optax.cosine_decay_schedule(learning_rate, steps)) if optimizer is None else optimizer(steps)
     arrays = {"images": data.images, "labels": data.labels}
-    return train_module(module, cross_entropy, arrays, optimizer=optimizer, steps=steps, batch=batch, **options)
+    return train_module(module, cross_entropy, arrays, optimizer=chosen, steps=steps, batch=batch, **options)
+
+
+def momentum(steps: int, learning_rate: float = 0.1, decay: float = 5e-4) -> optax.GradientTransformation:
+    """The usual recipe of residual networks: SGD with Nesterov momentum 0.9, weight decay, a cosine schedule."""
+    schedule = optax.cosine_decay_schedule(learning_rate, steps)
+    return optax.chain(optax.add_decayed_weights(decay), optax.sgd(schedule, momentum=0.9, nesterov=True))
 
 
 def cross_entropy(module: Any, batch: Batch, key: jax.Array) -> jax.Array:
@@ -256,12 +269,12 @@ def accuracy(module: Any, data: Split) -> float:
     return float(np.mean(guesses == data.labels))
 
 
-def shift_and_flip(rng: np.random.Generator, batch: dict) -> dict:
-    """Images padded by 4 (by reflection), cropped at random places, half of them mirrored: the usual augmentation."""
+def shift_and_flip(rng: np.random.Generator, batch: dict, reach: int = 4) -> dict:
+    """Images padded by `reach` (by reflection), cropped at random places, half of them mirrored."""
     images = batch["images"]
     count, height, width = images.shape[:3]
-    wide = np.pad(images, ((0, 0), (4, 4), (4, 4), (0, 0)), mode="reflect")
-    top, left = rng.integers(0, 9, (2, count, 1, 1))
+    wide = np.pad(images, ((0, 0), (reach, reach), (reach, reach), (0, 0)), mode="reflect")
+    top, left = rng.integers(0, 2 * reach + 1, (2, count, 1, 1))
     rows, columns = top + np.arange(height)[:, None], left + np.arange(width)
     crops = wide[np.arange(count)[:, None, None], rows, columns]
     mirrored = rng.random(count) < 0.5

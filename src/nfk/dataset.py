@@ -1,0 +1,62 @@
+"""A data set as one vector: the diagonal of the Fisher information that a network has of it.
+
+F_j = E_x [(g_j(x) - z_j)^2] over the examples themselves, each gradient squared on its own. It says which weights of
+the network a data set exercises; two data sets are near when they exercise the same ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from nfk.fitting import check_model
+from nfk.models import Model, split_key
+from nfk.moments import estimate
+from nfk.progress import Reporter
+from nfk.stream import Examples
+
+MICROBATCH = 32
+
+
+@dataclass(frozen=True)
+class DatasetVector:
+    """F, of length P, over `count` rows; `slices` says where each parameter array stands in it."""
+
+    values: np.ndarray
+    slices: dict[str, slice]
+    count: int
+
+    def by_layer(self) -> dict[str, float]:
+        """The mean of F over each parameter array: a short vector, for reading."""
+        return {name: float(self.values[place].mean(dtype=np.float64)) for name, place in self.slices.items()}
+
+    def distance(self, other: DatasetVector) -> float:
+        """1 - cosine of F / (F + F') and F' / (F + F'): from 0 (the same) to 1; blind to the scale of a weight.
+
+        Symmetric. Weights that neither exercises take no part.
+        """
+        if self.slices != other.slices:
+            raise ValueError("the two data-set vectors come from different networks: use one network for both")
+        both = self.values.astype(np.float64) + other.values
+        used = both > 0
+        a, b = self.values[used] / both[used], other.values[used] / both[used]
+        length = np.linalg.norm(a) * np.linalg.norm(b)
+        return float(1 - a @ b / length) if length > 0 else 0.0
+
+
+def dataset_vector(model: Model, X: Any, *, key: Any = 0, progress: bool | None = None) -> DatasetVector:
+    """The Fisher diagonal of `model` over the examples X. One gradient per example; holds 4 P numbers.
+
+    The expectation is over X whatever the model says, since X is what is described.
+    """
+    check_model(model)
+    examples = Examples(X)
+    examples.check()
+    model = replace(model, expectation="data", fisher="diagonal")
+    differentiator = model.differentiate(split_key(key)[2], model.outputs(examples.example()), False)
+    reporter = Reporter(progress)
+    with reporter.running():
+        moments = estimate(differentiator, examples, min(MICROBATCH, len(examples)), reporter)
+    return DatasetVector(moments.fisher, model.layout.slices, moments.count)

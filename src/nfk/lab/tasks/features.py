@@ -1,0 +1,55 @@
+"""All that a task compares: the Fisher embedding of a trained network, and its baselines, for the same examples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.decomposition import PCA
+
+import nfk
+from nfk.lab.data import Split
+from nfk.lab.families import Family
+from nfk.lab.families.trained import trained
+
+Pair = tuple[np.ndarray, np.ndarray]  # features of the training examples, of the test examples
+
+
+def draw(split: Split, count: int, seed: int) -> Split:
+    """`count` examples drawn without replacement."""
+    return split.take(np.random.default_rng(seed).permutation(len(split))[:count])
+
+
+def flat(images: np.ndarray) -> np.ndarray:
+    return images.reshape(len(images), -1)
+
+
+def baselines(family: Family, network: Any, train: Split, test: Split, rank: int, seed: int = 0) -> dict[str, Pair]:
+    """Features that cost no gradient: the network's activations, the pixels, their principal components."""
+    X, X_test = family.examples(train), family.examples(test)
+    pca = PCA(rank, random_state=seed).fit(flat(train.images))
+    return {
+        "activations": (family.activations(network, X), family.activations(network, X_test)),
+        f"PCA of the pixels, {rank}": (pca.transform(flat(train.images)), pca.transform(flat(test.images))),
+        "pixels": (flat(train.images), flat(test.images)),
+    }
+
+
+def random_projection(embedding: nfk.Embedding, X: Any, X_test: Any, rank: int, seed: int = 0) -> Pair:
+    """V_x Omega / sqrt(rank) with a Gaussian Omega: as many numbers from the same Fisher vectors, chosen blindly."""
+    shape = (embedding.model.layout.size, rank)
+    omega = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(rank))
+    blind = replace(embedding.truncated(min(rank, embedding.rank)), right=omega)
+    return blind(X), blind(X_test)
+
+
+def untrained(family: Family, X: Any, X_test: Any, rank: int, seed: int) -> Pair:
+    """The Fisher embedding of the same network with fresh random weights."""
+    embedding = nfk.fit(family.model(family.build(seed + 1000)), X, rank, key=seed)
+    return embedding.training, embedding(X_test)
+
+
+def fisher(family: Family, X: Any, rank: int, seed: int) -> nfk.Embedding:
+    """The Fisher embedding of the family's trained network."""
+    return nfk.fit(family.model(trained(family)[0]), X, rank, key=seed)

@@ -1,0 +1,79 @@
+"""Few labels on MNIST: the basis from all 60,000 training images without labels, a linear classifier on a few.
+
+Protocol: 100 to 4,000 labels, equally many of each class, five draws, the regularisation by cross-validation within
+the labelled images, accuracy on all 10,000 test images.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from nfk.lab import figures
+from nfk.lab.families import Family
+from nfk.lab.families.gan import DigitGAN
+from nfk.lab.families.trained import trained
+from nfk.lab.families.vae import VAE
+from nfk.lab.tasks.features import baselines, fisher, untrained
+from nfk.lab.tasks.ledger import Ledger, Row, row
+from nfk.tasks import few_labels
+
+NAME = "few_labels"
+RANK, SEEDS = 128, 5
+BUDGETS = (100, 250, 500, 1000, 2000, 4000)
+
+
+def run(ledger: Ledger, pictures: Path) -> list[Row]:
+    gan, vae = DigitGAN(), VAE()
+    train, test = gan.splits()
+    network, _ = trained(gan)
+    sets = {
+        f"Fisher, DCGAN, {RANK}": _embedded(ledger, gan, "dcgan"),
+        f"Fisher, VAE, {RANK}": _embedded(ledger, vae, "vae"),
+        f"Fisher, untrained DCGAN, {RANK}": _untrained(ledger, gan),
+    }
+    for name, pair in baselines(gan, network, train, test, RANK).items():
+        sets["activations, DCGAN" if name == "activations" else name] = pair
+    sets["activations, VAE"] = baselines(vae, trained(vae)[0], train, test, RANK)["activations"]
+    rows, lines = [], {}
+    for name, (features, new) in sets.items():
+        measure = lambda a=features, b=new: _accuracies(a, train.labels, b, test.labels)  # noqa: E731
+        scores = ledger.once(name, measure)
+        made = [
+            row(name, scores[str(budget)], labels=budget, features=features.shape[1], data="mnist",
+                metric="test accuracy")
+            for budget in BUDGETS
+        ]  # fmt: skip
+        rows += made
+        mean, spread = (np.array([100 * line[key] for line in made]) for key in ("mean", "spread"))
+        lines[name] = (BUDGETS, mean, spread)
+    figures.curves(
+        lines, pictures / "accuracy.png", "MNIST: a basis from 60,000 images, a classifier from a few labels",
+        "labels", "test accuracy, %", logarithmic=True,
+    )  # fmt: skip
+    return rows
+
+
+def _accuracies(features: np.ndarray, labels: np.ndarray, new: np.ndarray, new_labels: np.ndarray) -> dict[str, list]:
+    results = few_labels(features, labels, new, new_labels, BUDGETS, seeds=SEEDS)
+    return {str(result.budget): list(result.accuracy.values) for result in results}
+
+
+def _embedded(ledger: Ledger, family: Family, name: str) -> tuple[np.ndarray, np.ndarray]:
+    train, test = (family.examples(part) for part in family.splits())
+
+    def make() -> dict[str, np.ndarray]:
+        embedding = fisher(family, train, RANK, seed=0)
+        return {"train": embedding.training, "test": embedding(test)}
+
+    found = ledger.arrays(name, make)
+    return found["train"], found["test"]
+
+
+def _untrained(ledger: Ledger, family: Family) -> tuple[np.ndarray, np.ndarray]:
+    train, test = (family.examples(part) for part in family.splits())
+    found = ledger.arrays(
+        "untrained", lambda: dict(zip(("train", "test"), untrained(family, train, test, RANK, 0), strict=True))
+    )
+    return found["train"], found["test"]
