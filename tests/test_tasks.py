@@ -128,7 +128,7 @@ class TestProbe:
         """600 features, 120 examples: the probe of all features, through inner products alone."""
         rng = RNG(3)
         X, Z = rng.standard_normal((120, 600)), rng.standard_normal((80, 600))
-        y, z = (rows[:, :40].sum(axis=1) > 0 for rows in (X, Z))
+        y = X[:, :40].sum(axis=1) > 0
         train, new, half = kernel_features(X @ X.T, Z @ X.T, Z[:40] @ X.T)
         np.testing.assert_allclose(train @ train.T, X @ X.T, atol=1e-8)
         np.testing.assert_allclose(new @ train.T, Z @ X.T, atol=1e-8)
@@ -258,7 +258,7 @@ class TestRidge:
             prediction = found.predict(embedding.gram(Z, X), offset=f_new.reshape(-1)).reshape(4, 2)
 
             def jacobian(part):
-                leaves = jax.tree.leaves(jax.vmap(jax.jacrev(lambda p, x: apply(p, x)), (None, 0))(params, part))
+                leaves = jax.tree.leaves(jax.vmap(jax.jacrev(apply), (None, 0))(params, part))
                 return np.concatenate([np.asarray(leaf).reshape(len(part) * 2, -1) for leaf in leaves], axis=1)
 
             J = jacobian(X)
@@ -464,7 +464,7 @@ class TestBadInput:
             (lambda X, y: few_labels(X, y, X, y, [56]), r"budget=56 wants 14 examples of class .* but there are"),
             (lambda X, y: kernel_features(X), r"K has shape \(60, 6\), but .* square"),
             (lambda X, y: kernel_features(X @ X.T, X), r"the kernel of new examples has 6 features, but K has 60"),
-            (lambda X, y: kernel_ridge(X, y), r"K has shape \(60, 6\), but .* square"),
+            (kernel_ridge, r"K has shape \(60, 6\), but .* square"),
             (lambda X, y: feature_ridge(X, y[:5]), r"targets has length 5, but the data holds 60"),
             (lambda X, y: feature_ridge(X, y, outputs=7), r"outputs=7 does not divide the 60 rows"),
             (lambda X, y: feature_ridge(X, y, ridges=[0.0]), r"ridges=\[0.0\] must be positive"),

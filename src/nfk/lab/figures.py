@@ -113,3 +113,54 @@ def curves(
 
 def _colors(count: int) -> list[str]:
     return [INK, ACCENT, "#2a9d8f", "#e9a23b", QUIET, "#6d597a", "#457b9d", "#9c6644"][:count]
+
+
+def spectra(lines: dict[str, tuple], path: Path, title: str) -> Path:
+    """Explained variance against k, several networks: full lines trained, dashed untrained."""
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axis = figure.subplots()
+    names = list(dict.fromkeys(name.rsplit(", ", 1)[0] for name in lines))
+    colors = dict(zip(names, _colors(len(names)), strict=True))
+    for name, (across, up) in lines.items():
+        network, state = name.rsplit(", ", 1)
+        axis.plot(across, up, color=colors[network], lw=1.8, ls="-" if state == "trained" else "--", label=name)
+    axis.set(xlabel="components k", ylabel="% of all variance", ylim=(0, 100), xscale="log", xlim=(1, None))
+    axis.set_title(title, fontsize=11)
+    axis.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def layers(shares: dict[str, np.ndarray], path: Path, title: str, shown: int = 40) -> Path:
+    """How the squared length of each component divides among the layers."""
+    figure = Figure(figsize=(7.4, 3.6), layout="constrained")
+    axis = figure.subplots()
+    rows = np.array([np.asarray(share)[:shown] for share in shares.values()])
+    names = list(shares)
+    if len(names) > 8:
+        large = np.sort(np.argsort(rows.sum(axis=1))[::-1][:7])
+        others = rows.sum(axis=0) - rows[large].sum(axis=0)
+        rows, names = np.concatenate([rows[large], others[None]]), [*(names[i] for i in large), "others"]
+    axis.stackplot(np.arange(1, rows.shape[1] + 1), 100 * rows, labels=names, colors=_colors(len(names)), lw=0)
+    axis.set(xlabel="component", ylabel="% of its squared length", ylim=(0, 100), xlim=(1, rows.shape[1]))
+    axis.set_title(title, fontsize=11)
+    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def bars(values: dict[str, float], path: Path, title: str, chance: float = 0.5) -> Path:
+    """Numbers between 0 and 1 by name, Fisher's in the accent colour."""
+    figure = Figure(figsize=(7.4, 0.27 * len(values) + 0.9), layout="constrained")
+    axis = figure.subplots()
+    names = list(values)[::-1]
+    colors = [ACCENT if "outside the top" in name else QUIET for name in names]
+    axis.barh(names, [values[name] for name in names], color=colors, height=0.7)
+    for place, name in enumerate(names):
+        axis.text(values[name] + 0.01, place, f"{values[name]:.3f}", va="center", fontsize=8, color=INK)
+    axis.axvline(chance, color=INK, lw=0.8, ls=":")
+    axis.set(xlim=(0, 1.08))
+    axis.tick_params(axis="y", labelsize=8)
+    axis.set_title(title, fontsize=11)
+    figure.savefig(path, dpi=150)
+    return path

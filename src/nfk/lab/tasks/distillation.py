@@ -67,9 +67,8 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
     scores: dict[str, list[float]] = {}
     for seed in range(SEEDS):
         for method, target in METHODS:
-            say = f"{method.name}, seed {seed}"
             told = teacher.with_embedding(targets[target])
-            score = ledger.once(say, lambda m=method, t=told, s=seed: _student(m, t, s, both, test))
+            score = ledger.once(f"{method.name}, seed {seed}", _student, method, told, seed, both, test)
             scores.setdefault(method.name, []).append(score["accuracy"])
     facts = dict(data="CIFAR-10, 16 x 16, 10,000 images and their mirror images", metric="test accuracy")
     rows += [row("the teacher, WRN-16-2", [own], parameters=691_674, role="teacher", **facts)]

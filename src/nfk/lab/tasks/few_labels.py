@@ -38,8 +38,7 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
     sets["activations, VAE"] = baselines(vae, trained(vae)[0], train, test, RANK)["activations"]
     rows, lines = [], {}
     for name, (features, new) in sets.items():
-        measure = lambda a=features, b=new: _accuracies(a, train.labels, b, test.labels)  # noqa: E731
-        scores = ledger.once(name, measure)
+        scores = ledger.once(name, _accuracies, features, train.labels, new, test.labels)
         made = [
             row(name, scores[str(budget)], labels=budget, features=features.shape[1], data="mnist",
                 metric="test accuracy")

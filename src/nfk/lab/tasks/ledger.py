@@ -30,11 +30,11 @@ class Ledger:
         self.path = self.folder / "ledger.json"
         self.known: dict[str, dict] = json.loads(self.path.read_text()) if self.path.exists() else {}
 
-    def once(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What was measured under that name, or what is measured now."""
+    def once(self, name: str, measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+        """What was measured under that name, or what `measure(*arguments)` measures now."""
         if name not in self.known:
             started = time.perf_counter()
-            self.known[name] = {key: _plain(value) for key, value in measure().items()}
+            self.known[name] = {key: _plain(value) for key, value in measure(*arguments).items()}
             _write(self.path, self.known)
             shown = "  ".join(f"{key} {value:.4g}" for key, value in self.known[name].items() if _is_number(value))
             self.say(f"{name}: {shown}  [{time.perf_counter() - started:.0f} s]")

@@ -1,0 +1,123 @@
+"""Telling examples from elsewhere: MNIST against Fashion-MNIST, CIFAR-10 against SVHN.
+
+The score of the Fisher kernel is the squared length of V_x outside the top k components of a fit on training images of
+the inliers; a share of |V_x|^2 besides. Beside it: maximum softmax and free energy of the classifiers, log-likelihoods
+and bounds of the generative models, the critic's output, and the error of a PCA reconstruction. Larger is stranger.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.decomposition import PCA
+
+import nfk
+from nfk.lab import figures
+from nfk.lab.data import load
+from nfk.lab.families import Family
+from nfk.lab.families.autoregressive import Autoregressive
+from nfk.lab.families.classifier import Classifier, PhotoClassifier
+from nfk.lab.families.gan import DigitGAN, PhotoGAN
+from nfk.lab.families.trained import trained
+from nfk.lab.families.vae import VAE
+from nfk.lab.tasks.features import draw, flat
+from nfk.lab.tasks.ledger import Ledger, Row, row
+from nfk.lab.training import in_batches
+from nfk.tasks import detection
+
+NAME = "outliers"
+RANK, SEEDS = 64, 3
+DIGITS = ((Classifier(), 2_000), (DigitGAN(), 2_000), (VAE(), 2_000), (Autoregressive(), 2_000))
+PHOTOS = ((PhotoClassifier(), 1_000), (PhotoGAN(), 2_000))
+TESTED = 1_000
+
+
+def run(ledger: Ledger, pictures: Path) -> list[Row]:
+    rows = []
+    pairs = (("mnist", "fashion_mnist", DIGITS), ("cifar10", "svhn", PHOTOS))
+    for inside, outside, families in pairs:
+        for family, count in families:
+            rows += _rows(ledger, family, count, inside, outside)
+        found = [ledger.once(f"PCA, {inside}, seed {seed}", _pca, inside, outside, seed) for seed in range(SEEDS)]
+        rows += _table(f"error of a PCA of the pixels, {RANK}", found, inside, outside, "-")
+    figures.bars(
+        {f"{line['network']}: {line['method']}" if line["network"] != "-" else line["method"]: line["mean"]
+         for line in rows if line["metric"] == "AUROC" and line["data"].startswith("mnist")},
+        pictures / "mnist.png", "MNIST against Fashion-MNIST: AUROC",
+    )  # fmt: skip
+    figures.bars(
+        {f"{line['network']}: {line['method']}" if line["network"] != "-" else line["method"]: line["mean"]
+         for line in rows if line["metric"] == "AUROC" and line["data"].startswith("cifar10")},
+        pictures / "cifar10.png", "CIFAR-10 against SVHN: AUROC",
+    )  # fmt: skip
+    return rows
+
+
+def _rows(ledger: Ledger, family: Family, count: int, inside: str, outside: str) -> list[Row]:
+    found = [
+        ledger.once(f"{family.label}, {family.network}, seed {seed}", _measure, family, count, inside, outside, seed)
+        for seed in range(SEEDS)
+    ]
+    rows = []
+    for name in found[0]["auroc"]:
+        rows += _table(name, [{key: one[key][name] for key in one} for one in found], inside, outside, family.network)
+    return rows
+
+
+def _table(method: str, found: list[dict], inside: str, outside: str, network: str) -> list[Row]:
+    facts = dict(network=network, data=f"{inside} against {outside}", test_examples=TESTED)
+    return [
+        row(method, [one["auroc"] for one in found], metric="AUROC", **facts,
+            half_interval=float(np.mean([one["half_interval"] for one in found]))),
+        row(method, [one["missed"] for one in found], metric="outliers missed when 95 % of inliers pass", **facts),
+    ]  # fmt: skip
+
+
+def _measure(family: Family, count: int, inside: str, outside: str, seed: int) -> dict[str, dict[str, float]]:
+    network, _ = trained(family)
+    X = family.examples(draw(load(inside, "train"), count, seed))
+    known, strange = (family.examples(draw(load(name, "test"), TESTED, seed)) for name in (inside, outside))
+    embedding = nfk.fit(family.model(network), X, RANK, key=seed)
+    parts = [embedding.decompose(Z) for Z in (known, strange)]
+    scores: dict[str, Any] = {
+        f"outside the top {RANK}, squared length": [part.outside for part in parts],
+        f"outside the top {RANK}, share": [part.outside_share for part in parts],
+        "length of the Fisher vector": [part.total for part in parts],
+    }
+    scores |= {name: [score(Z) for Z in (known, strange)] for name, score in _own_scores(family, network).items()}
+    return _detected(scores)
+
+
+def _own_scores(family: Family, network: Any) -> dict[str, Any]:
+    """What the network itself would say, larger for stranger."""
+    if isinstance(family, Classifier):
+        return {
+            "maximum softmax": lambda Z: -in_batches(lambda x: jnp.max(jax.nn.softmax(network(x)), axis=1), Z),
+            "free energy": lambda Z: -in_batches(lambda x: jax.nn.logsumexp(network(x), axis=1), Z),
+        }
+    model = family.model(network)
+    name = {"gan": "the critic's output", "vae": "likelihood (ELBO)"}.get(family.name, "likelihood")
+    score = jax.vmap(lambda x: model.score_of(model.params, x, jax.random.key(0)))
+    return {name: lambda Z: -in_batches(score, Z)}
+
+
+def _pca(inside: str, outside: str, seed: int) -> dict[str, float]:
+    pca = PCA(RANK, random_state=seed).fit(flat(draw(load(inside, "train"), 2_000, seed).images))
+    errors = []
+    for name in (inside, outside):
+        pixels = flat(draw(load(name, "test"), TESTED, seed).images)
+        errors.append(np.sum((pca.inverse_transform(pca.transform(pixels)) - pixels) ** 2, axis=1))
+    return {key: value["PCA"] for key, value in _detected({"PCA": errors}).items()}
+
+
+def _detected(scores: dict[str, Any]) -> dict[str, dict[str, float]]:
+    found = {name: detection(*pair) for name, pair in scores.items()}
+    return {
+        "auroc": {name: each.auroc.value for name, each in found.items()},
+        "half_interval": {name: (each.auroc.high - each.auroc.low) / 2 for name, each in found.items()},
+        "missed": {name: each.missed_at_95 for name, each in found.items()},
+    }

@@ -1,0 +1,149 @@
+"""Spectra: a convolutional against a dense network, trained against untrained, and where components live.
+
+LeNet-5 and a dense network of nearly as many parameters learn the parity of MNIST's digits from 10,000 images, by the
+same recipe and with two logits each; then the GAN and the VAE of digits. A seed is a network of its own (for the GAN
+and the VAE, which are trained once: a draw of the images, and another untrained network).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+import nfk
+from nfk.lab import figures
+from nfk.lab.data import Split, load
+from nfk.lab.families import Family
+from nfk.lab.families.gan import DigitGAN
+from nfk.lab.families.trained import trained
+from nfk.lab.families.vae import VAE
+from nfk.lab.networks import MLP, LeNet5
+from nfk.lab.tasks.features import draw
+from nfk.lab.tasks.ledger import Ledger, Row, row
+from nfk.lab.training import accuracy, train_classifier
+from nfk.tasks import alignment, by_layer, mean_share, spectrum
+
+NAME = "spectrum"
+RANK, SEEDS, EXAMPLES, LEARNT, EPOCHS = 100, 3, 2_000, 10_000, 5
+KS = (1, 5, 10, 20, 50, 100)
+NETWORKS: dict[str, Callable[[int], Any]] = {
+    "LeNet-5": lambda seed: LeNet5(2, rngs=nnx.Rngs(seed)),
+    "dense, 784-70-70": lambda seed: MLP(hidden=70, classes=2, rngs=nnx.Rngs(seed)),
+}
+GENERATIVE: tuple[Family, ...] = (DigitGAN(), VAE())
+
+
+def run(ledger: Ledger, pictures: Path) -> list[Row]:
+    rows, lines = [], {}
+    curves = {name: [ledger.arrays(f"{name}, {s}", lambda n=name, s=s: _parity(n, s)) for s in range(SEEDS)]
+              for name in NETWORKS}  # fmt: skip
+    for family in GENERATIVE:
+        curves[family.network] = [
+            ledger.arrays(f"{family.label}, {s}", lambda f=family, s=s: _generative(f, s)) for s in range(SEEDS)
+        ]
+    for name, found in curves.items():
+        data = "parity of mnist" if name in NETWORKS else "mnist"
+        for state in ("trained", "untrained"):
+            rows += _rows(name, state, data, found)
+            mean = np.mean([100 * _cumulative(one, state) for one in found], axis=0)
+            lines[f"{name}, {state}"] = (np.arange(1, RANK + 1), mean)
+    for name in NETWORKS:
+        metric = "accuracy of the trained network"
+        rows.append(row(name, [float(one["accuracy"]) for one in curves[name]], metric=metric, data="parity of mnist"))
+    kinds = {"classifiers": list(NETWORKS), "generative": [family.network for family in GENERATIVE]}
+    for file, names in kinds.items():
+        chosen = {key: line for key, line in lines.items() if key.rsplit(", ", 1)[0] in names}
+        figures.spectra(chosen, pictures / f"{file}.png", f"Explained variance over {EXAMPLES:,} images")
+    for family in GENERATIVE:
+        found = curves[family.network][0]
+        figures.layers(
+            dict(zip(found["layers"].tolist(), found["shares"], strict=True)), pictures / f"{family.label}-layers.png",
+            f"{family.network}: share of each layer in the components",
+        )  # fmt: skip
+        images = draw(load(family.data, "train"), EXAMPLES, 0).images
+        figures.leading_images(
+            found["embedding"], images, pictures / f"{family.label}-images.png",
+            f"{family.network}: images with the largest projections",
+        )  # fmt: skip
+    return rows + _alignments(curves)
+
+
+def _rows(name: str, state: str, data: str, found: list[dict]) -> list[Row]:
+    """Shares of variance, components for 90 %, effective rank, and the share of the mean."""
+    facts = dict(network=name, state=state, data=data, examples=EXAMPLES)
+    method = f"{name}, {state}"
+    made = [
+        row(method, [float(_cumulative(one, state)[k - 1]) for one in found], metric=f"variance explained, k = {k}",
+            k=k, **facts)
+        for k in KS
+    ]  # fmt: skip
+    spectra = [spectrum(one[f"{state}_eigenvalues"], float(one[f"{state}_trace"]), EXAMPLES) for one in found]
+    ranks = [each.effective_rank for each in spectra]
+    made.append(
+        row(method, [rank.value for rank in ranks], metric="effective rank", low=min(rank.low for rank in ranks),
+            high=max(rank.high for rank in ranks), **facts)
+    )  # fmt: skip
+    counts = [each.components_for(0.9) or RANK + 1 for each in spectra]
+    made.append(row(method, counts, metric=f"components for 90 % ({RANK + 1}: more than {RANK})", **facts))
+    shares = [float(one[f"{state}_mean_share"]) for one in found]
+    made.append(row(method, shares, metric="share of the common shift", **facts))
+    return made
+
+
+def _cumulative(found: dict, state: str) -> np.ndarray:
+    return np.cumsum(found[f"{state}_eigenvalues"]) / found[f"{state}_trace"]
+
+
+def _facts(embedding: nfk.Embedding, state: str) -> dict[str, Any]:
+    return {
+        f"{state}_eigenvalues": embedding.eigenvalues, f"{state}_trace": embedding.trace,
+        f"{state}_mean_share": mean_share(embedding.training, embedding.trace),
+    }  # fmt: skip
+
+
+def _parity(name: str, seed: int) -> dict[str, Any]:
+    train, test = (Split(part.images, part.labels % 2) for part in (load("mnist", "train"), load("mnist", "test")))
+    network = NETWORKS[name](seed)
+    X = test.images[:EXAMPLES]  # the same for every network, so that they can be aligned
+    before = nfk.fit(nfk.classifier(*nfk.from_nnx(network)), X, RANK, key=seed)
+    train_classifier(network, draw(train, LEARNT, seed), epochs=EPOCHS, seed=seed)
+    after = nfk.fit(nfk.classifier(*nfk.from_nnx(network)), X, RANK, key=seed)
+    return _found(before, after) | {"accuracy": accuracy(network, test)}
+
+
+def _generative(family: Family, seed: int) -> dict[str, Any]:
+    X = family.examples(draw(load(family.data, "train"), EXAMPLES, seed))
+    before = nfk.fit(family.model(family.build(seed + 1000)), X, RANK, key=seed)
+    return _found(before, nfk.fit(family.model(trained(family)[0]), X, RANK, key=seed))
+
+
+def _found(before: nfk.Embedding, after: nfk.Embedding) -> dict[str, Any]:
+    layers = by_layer(after.layer_shares(), 2)
+    return {
+        **_facts(before, "untrained"), **_facts(after, "trained"), "layers": np.array(list(layers)),
+        "shares": np.array(list(layers.values())), "embedding": after.training, "embedding_before": before.training,
+    }  # fmt: skip
+
+
+def _alignments(curves: dict[str, list[dict]]) -> list[Row]:
+    """Network against network, over the same 2,000 test images."""
+    first, second = (curves[name] for name in NETWORKS)
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    made = {
+        "two LeNet-5, trained": [(first[a]["embedding"], first[b]["embedding"]) for a, b in pairs],
+        "two dense networks, trained": [(second[a]["embedding"], second[b]["embedding"]) for a, b in pairs],
+        "LeNet-5 and dense, trained": [(a["embedding"], b["embedding"]) for a, b in zip(first, second, strict=True)],
+        "LeNet-5, before and after training": [(one["embedding_before"], one["embedding"]) for one in first],
+        "two LeNet-5, untrained": [(first[a]["embedding_before"], first[b]["embedding_before"]) for a, b in pairs],
+    }
+    rows = []
+    for name, several in made.items():
+        found = [alignment(a, b) for a, b in several]
+        half = float(np.mean([(each.high - each.low) / 2 for each in found]))
+        rows.append(row(name, [each.value for each in found], metric="alignment (CKA)", data="parity of mnist",
+                        half_interval=half))  # fmt: skip
+    return rows
