@@ -6,12 +6,13 @@ ifneq ($(wildcard ../shared/data),)
 export NFK_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help demo test families bench bench-quick lint clean
+.PHONY: help demo test families tasks bench bench-quick lint clean
 
 help:
 	@echo "make demo         embed 5,000 real digits with a small network; table and figures (minutes)"
 	@echo "make test         the whole test suite"
 	@echo "make families     every family of models on real data: results/families.json and the tables in docs/families.md"
+	@echo "make tasks        probing, few labels, distillation, inversion, ... on real data: results/tasks/ (hours; resumes)"
 	@echo "make bench        every benchmark in the README, as JSON in results/core.json (about half an hour)"
 	@echo "make bench-quick  the same at a small size (under a minute)"
 	@echo "make lint         ruff and pyright"
@@ -35,6 +36,10 @@ test: $(VENV)/ready-test
 
 families: $(VENV)/ready
 	$(RUN) -m nfk.lab.families
+	$(RUN) -m benchmarks.report
+
+tasks: $(VENV)/ready
+	$(RUN) -m nfk.lab.tasks
 	$(RUN) -m benchmarks.report
 
 bench: $(VENV)/ready

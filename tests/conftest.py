@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 # Before jax starts: four simulated devices, as a laptop with accelerators would have.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
@@ -24,6 +25,13 @@ def dtype(request):
 @pytest.fixture(params=list(CASES))
 def case(request, dtype) -> Case:
     return CASES[request.param](dtype)
+
+
+@pytest.fixture(params=list(CASES))
+def double(request) -> Iterator[Case]:
+    """Each model in float64 alone."""
+    with jax.enable_x64(True):
+        yield CASES[request.param](np.dtype(np.float64))
 
 
 @pytest.fixture

@@ -7,16 +7,9 @@ import warnings
 import jax
 import numpy as np
 import pytest
-from registry import CASES, mlp, mlp_params, vectors
+from registry import mlp, mlp_params, vectors
 
 import nfk
-
-
-@pytest.fixture(params=list(CASES))
-def double(request):
-    """Each model in float64."""
-    with jax.enable_x64(True):
-        yield CASES[request.param](np.dtype(np.float64))
 
 
 def rows_of(case, start, stop):

@@ -28,7 +28,7 @@ def imports(path: Path) -> set[str]:
 
 
 def test_every_module_is_in_the_table():
-    modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__"} | {"lab"}
+    modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__"} | {"lab", "tasks"}
     assert modules == set(layers())
 
 
@@ -41,6 +41,11 @@ def test_imports_point_upwards_only():
             assert table[name] < table[path.stem], (
                 f"{path.name} (layer {table[path.stem]}) imports {name} ({table[name]})"
             )
+
+
+def test_tasks_know_arrays_and_nothing_of_where_they_came_from():
+    for path in (SOURCE / "tasks").glob("*.py"):
+        assert imports(path) <= {"tasks"}, path
 
 
 def test_only_public_jax_is_used():

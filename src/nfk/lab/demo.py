@@ -17,13 +17,19 @@ from nfk.lab import figures
 from nfk.lab.data import Split, digits
 from nfk.lab.memory import Peak
 from nfk.lab.networks import LeNet5
-from nfk.lab.probing import probe
 from nfk.lab.training import accuracy, train_classifier
 from nfk.memory import human
+from nfk.tasks import Probe, probe
 
 
 def flat(data: Split) -> np.ndarray:
     return data.images.reshape(len(data), -1)
+
+
+def share(found: Probe) -> str:
+    """The accuracy and its 95 % interval."""
+    accuracy = found.accuracy
+    return f"{accuracy.value:.1%} ({100 * accuracy.low:.1f} to {100 * accuracy.high:.1f})"
 
 
 def main(output: Path = Path("demo"), rank: int = 64, epochs: int = 12, seed: int = 0) -> None:
@@ -66,9 +72,9 @@ def main(output: Path = Path("demo"), rank: int = 64, epochs: int = 12, seed: in
     table.add_row("time of the fit", f"{seconds:.1f} s, compilation included")
     table.add_row("peak memory", f"{human(peak.most)} in all, {human(peak.grown)} for the fit")
     table.add_section()
-    table.add_row(f"linear probe, Fisher embedding ({rank})", f"[bold]{embedded:.1%}")
-    table.add_row(f"linear probe, PCA of the pixels ({rank})", f"{reduced:.1%}")
-    table.add_row(f"linear probe, raw pixels ({flat(train).shape[1]})", f"{pixels:.1%}")
+    table.add_row(f"linear probe, Fisher embedding ({rank})", f"[bold]{share(embedded)}")
+    table.add_row(f"linear probe, PCA of the pixels ({rank})", share(reduced))
+    table.add_row(f"linear probe, raw pixels ({flat(train).shape[1]})", share(pixels))
     table.add_row("the network itself", f"{network_accuracy:.1%}")
     console.print(table)
 

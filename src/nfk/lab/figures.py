@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -163,4 +164,20 @@ def bars(values: dict[str, float], path: Path, title: str, chance: float = 0.5) 
     axis.tick_params(axis="y", labelsize=8)
     axis.set_title(title, fontsize=11)
     figure.savefig(path, dpi=150)
+    return path
+
+
+def strips(rows: dict[str, np.ndarray], path: Path, title: str) -> Path:
+    """A row of images under each name, dark on light where they are grey."""
+    count = len(next(iter(rows.values())))
+    figure = Figure(figsize=(2.6 + 0.62 * count, 0.66 * len(rows) + 0.5), layout="constrained")
+    axes = figure.subplots(len(rows), 1, squeeze=False)[:, 0]
+    for axis, (name, images) in zip(axes, rows.items(), strict=True):
+        strip = np.concatenate([np.pad(image, ((1, 1), (1, 1), (0, 0))) for image in images], axis=1)
+        axis.imshow(strip.squeeze(), cmap="gray_r", vmin=0, vmax=1)
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
+        axis.set_ylabel("\n".join(textwrap.wrap(name, 24)), rotation=0, ha="right", va="center", fontsize=8)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=130)
     return path

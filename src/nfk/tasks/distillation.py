@@ -42,9 +42,9 @@ def embedding_targets(
 
 
 def embedding_loss(predicted: jax.Array, target: jax.Array, distance: Distance = "squared") -> jax.Array:
-    """NFKD: mean squared error, or 1 - cosine, between the student's k numbers and the teacher's."""
+    """NFKD: the squared distance, or 1 - cosine, of the student's k numbers and the teacher's; mean over the batch."""
     if distance == "squared":
-        return jnp.mean((predicted - target) ** 2)
+        return jnp.mean(jnp.sum((predicted - target) ** 2, axis=1))
     lengths = jnp.linalg.norm(predicted, axis=1) * jnp.linalg.norm(target, axis=1)
     return jnp.mean(1 - jnp.sum(predicted * target, axis=1) / jnp.maximum(lengths, 1e-6))
 

@@ -23,8 +23,8 @@ import nfk
 from nfk.lab import figures
 from nfk.lab.families import FAMILIES, Family
 from nfk.lab.families.trained import RUNS, ship, trained
-from nfk.lab.probing import probe
 from nfk.sampling import Langevin
+from nfk.tasks import probe
 
 SHARES, PROBED = (1, 10, 100), 64
 OUTPUT = Path("results/families.json")
@@ -72,7 +72,8 @@ def examine(family: Family, network: Any, seed: int, pictures: Path, say: Any, r
             row["explained_variance_untrained"] = explained(embedding)
     known = _known(row, rows)
     features |= {} if known else family.baselines(train, test, PROBED, seed)
-    row["probe"] = known | {name: probe(a, train.labels, b, test.labels) for name, (a, b) in features.items()}
+    accuracies = {name: probe(a, train.labels, b, test.labels).accuracy for name, (a, b) in features.items()}
+    row["probe"] = known | {name: accuracy.value for name, accuracy in accuracies.items()}
     samples = family.samples(network, jax.random.key(seed), 64)
     if samples is not None:
         figures.grid(samples, pictures / f"{slug(family)}-samples.png", f"samples: {family.network}, {family.data}")

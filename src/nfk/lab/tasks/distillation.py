@@ -26,6 +26,7 @@ from nfk.lab.distillation import (
     Teacher,
     Variational,
     distil,
+    fingerprints,
 )
 from nfk.lab.families.classifier import PhotoClassifier
 from nfk.lab.families.trained import trained
@@ -70,6 +71,7 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
             told = teacher.with_embedding(targets[target])
             score = ledger.once(f"{method.name}, seed {seed}", _student, method, told, seed, both, test)
             scores.setdefault(method.name, []).append(score["accuracy"])
+    rows += _weights(ledger, both, targets["scaled"])
     facts = dict(data="CIFAR-10, 16 x 16, 10,000 images and their mirror images", metric="test accuracy")
     rows += [row("the teacher, WRN-16-2", [own], parameters=691_674, role="teacher", **facts)]
     rows += [row(name, values, parameters=77_850, role="student", **facts) for name, values in scores.items()]
@@ -85,7 +87,7 @@ def _embedded(family: PhotoClassifier, network: WideResNet, both: Split, test: S
     }  # fmt: skip
 
 
-def _student(method: Method, teacher: Teacher, seed: int, train: Split, test: Split) -> dict[str, float]:
+def _student(method: Method, teacher: Teacher | None, seed: int, train: Split, test: Split) -> dict[str, float]:
     student = WideResNet(10, 1, rngs=nnx.Rngs(seed))
     distil(student, train.images, train.labels, method, teacher, epochs=EPOCHS, seed=seed)
     student.eval()
@@ -108,6 +110,24 @@ def _probes(ledger: Ledger, found: dict, train: Split, test: Split, own: float, 
     )  # fmt: skip
     facts = dict(data="CIFAR-10, 16 x 16", role="probe of the teacher's embedding", metric="test accuracy")
     return [row(f"k = {k}", [scores[str(k)]], features=k, **facts) for k in RANKS]
+
+
+def _weights(ledger: Ledger, both: Split, target: np.ndarray | None) -> list[Row]:
+    """How the weight of the labels in NFKD was chosen: on a fifth of the training images, held out, one seed."""
+    half = len(both) // 2
+    cut, seed = half - half // 5, 100
+    kept = np.concatenate([np.arange(cut), half + np.arange(cut)])
+    held, teacher = both.take(slice(cut, half)), Teacher({"embedding": target[kept]}, fingerprints(both.images[kept]))
+    facts = dict(
+        data="CIFAR-10, 16 x 16", role="choice of the label weight", metric="accuracy on held-out training images"
+    )
+    rows = []
+    for weight in (0.1, 0.5, 0.9):
+        method = EmbeddingTarget(label_weight=weight)
+        found = ledger.once(f"held out, label weight {weight}", _student, method, teacher, seed, both.take(kept), held)
+        rows.append(row(f"NFKD, label weight {weight}", [found["accuracy"]], **facts))
+    found = ledger.once("held out, no teacher", _student, Alone(), None, seed, both.take(kept), held)
+    return [*rows, row("no teacher", [found["accuracy"]], **facts)]
 
 
 def _unit(target: np.ndarray) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ import nfk
 from nfk.lab.data import Split
 from nfk.lab.families import Family
 from nfk.lab.families.trained import trained
+from nfk.lab.tasks.ledger import Ledger
+from nfk.tasks import kernel_features
 
+FULL = "full Fisher vector"
 Pair = tuple[np.ndarray, np.ndarray]  # features of the training examples, of the test examples
 
 
@@ -48,6 +52,48 @@ def untrained(family: Family, X: Any, X_test: Any, rank: int, seed: int) -> Pair
     """The Fisher embedding of the same network with fresh random weights."""
     embedding = nfk.fit(family.model(family.build(seed + 1000)), X, rank, key=seed)
     return embedding.training, embedding(X_test)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A draw of training examples, the test examples, and the features of both by method."""
+
+    train: Split
+    test: Split
+    sets: dict[str, Pair]
+    parameters: int
+
+
+def compared(family: Family, count: int, tested: int, rank: int, control: int, seed: int, runs: Path) -> Compared:
+    """The Fisher embedding of `rank`, controls of `control` features, all else in full; kept in a file for other tasks.
+
+    A seed draws the training images, the fit's key, the random projection and the untrained network.
+    """
+    train, test = family.splits()
+    train, test = draw(train, count, seed), test.take(slice(tested))
+    network, _ = trained(family)
+    X, X_test = family.examples(train), family.examples(test)
+    model = family.model(network)
+
+    def make() -> dict[str, np.ndarray]:
+        embedding = nfk.fit(model, X, rank, key=seed)
+        full = kernel_features(embedding.gram(X), embedding.gram(X_test, X))
+        pairs = {
+            "fisher": (embedding.training, embedding(X_test)), "full": full,
+            "random": random_projection(embedding, X, X_test, control, seed),
+            "untrained": untrained(family, X, X_test, control, seed),
+        }  # fmt: skip
+        return {f"{name} {part}": pair[part == "test"] for name, pair in pairs.items() for part in ("train", "test")}
+
+    found = Ledger("features", runs).arrays(f"{family.label}-{count}-{tested}-{rank}-{control}-{seed}", make)
+    pair = lambda name: (found[f"{name} train"], found[f"{name} test"])  # noqa: E731
+    sets = {
+        f"Fisher embedding, {rank}": pair("fisher"), FULL: pair("full"),
+        f"random projection of the Fisher vector, {control}": pair("random"),
+        f"Fisher embedding of the untrained network, {control}": pair("untrained"),
+        **baselines(family, network, train, test, control, seed),
+    }  # fmt: skip
+    return Compared(train, test, sets, model.layout.size)
 
 
 def fisher(family: Family, X: Any, rank: int, seed: int) -> nfk.Embedding:

@@ -14,8 +14,7 @@ from nfk.lab import figures
 from nfk.lab.families import Family
 from nfk.lab.families.gan import DigitGAN
 from nfk.lab.families.trained import trained
-from nfk.lab.families.vae import VAE
-from nfk.lab.tasks.features import baselines, fisher, untrained
+from nfk.lab.tasks.features import Pair, baselines, fisher, untrained
 from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.tasks import few_labels
 
@@ -25,17 +24,15 @@ BUDGETS = (100, 250, 500, 1000, 2000, 4000)
 
 
 def run(ledger: Ledger, pictures: Path) -> list[Row]:
-    gan, vae = DigitGAN(), VAE()
+    gan = DigitGAN()
     train, test = gan.splits()
     network, _ = trained(gan)
     sets = {
-        f"Fisher, DCGAN, {RANK}": _embedded(ledger, gan, "dcgan"),
-        f"Fisher, VAE, {RANK}": _embedded(ledger, vae, "vae"),
-        f"Fisher, untrained DCGAN, {RANK}": _untrained(ledger, gan),
+        f"Fisher embedding, {RANK}": _embedded(ledger, gan),
+        f"Fisher embedding of the untrained network, {RANK}": _untrained(ledger, gan),
     }
     for name, pair in baselines(gan, network, train, test, RANK).items():
-        sets["activations, DCGAN" if name == "activations" else name] = pair
-    sets["activations, VAE"] = baselines(vae, trained(vae)[0], train, test, RANK)["activations"]
+        sets["activations of the critic" if name == "activations" else name] = pair
     rows, lines = [], {}
     for name, (features, new) in sets.items():
         scores = ledger.once(name, _accuracies, features, train.labels, new, test.labels)
@@ -59,20 +56,20 @@ def _accuracies(features: np.ndarray, labels: np.ndarray, new: np.ndarray, new_l
     return {str(result.budget): list(result.accuracy.values) for result in results}
 
 
-def _embedded(ledger: Ledger, family: Family, name: str) -> tuple[np.ndarray, np.ndarray]:
-    train, test = (family.examples(part) for part in family.splits())
-
+def _embedded(ledger: Ledger, family: Family) -> Pair:
     def make() -> dict[str, np.ndarray]:
         embedding = fisher(family, train, RANK, seed=0)
         return {"train": embedding.training, "test": embedding(test)}
 
-    found = ledger.arrays(name, make)
+    train, test = (family.examples(part) for part in family.splits())
+    found = ledger.arrays("trained", make)
     return found["train"], found["test"]
 
 
-def _untrained(ledger: Ledger, family: Family) -> tuple[np.ndarray, np.ndarray]:
+def _untrained(ledger: Ledger, family: Family) -> Pair:
+    def make() -> dict[str, np.ndarray]:
+        return dict(zip(("train", "test"), untrained(family, train, test, RANK, 0), strict=True))
+
     train, test = (family.examples(part) for part in family.splits())
-    found = ledger.arrays(
-        "untrained", lambda: dict(zip(("train", "test"), untrained(family, train, test, RANK, 0), strict=True))
-    )
+    found = ledger.arrays("untrained", make)
     return found["train"], found["test"]

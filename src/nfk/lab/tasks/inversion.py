@@ -34,7 +34,10 @@ METRICS = {
 
 
 def run(ledger: Ledger, pictures: Path) -> list[Row]:
-    found = [ledger.once(f"seed {seed}", _measure, seed, pictures) for seed in range(SEEDS)]
+    found = [ledger.once(f"seed {seed}", _measure, seed, ledger) for seed in range(SEEDS)]
+    shown = ledger.arrays("shown", lambda: _reconstructed(0)[1])
+    title = "real test digits, and what comes back through the generator (the last row: through PCA)"
+    figures.strips(shown, pictures / "reconstructions.png", title)
     rows = []
     for method in found[0]:
         for key, metric in METRICS.items():
@@ -44,7 +47,15 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
     return rows
 
 
-def _measure(seed: int, pictures: Path) -> dict[str, dict[str, float]]:
+def _measure(seed: int, ledger: Ledger) -> dict[str, dict[str, float]]:
+    results, shown = _reconstructed(seed)
+    if seed == 0:
+        ledger.arrays("shown", lambda: shown)
+    return results
+
+
+def _reconstructed(seed: int) -> tuple[dict[str, dict[str, float]], dict[str, np.ndarray]]:
+    """What each way of inversion is worth, and the first images it gives back."""
     family = DigitGAN()
     network, _ = trained(family)
     train, test = family.splits()
@@ -52,11 +63,10 @@ def _measure(seed: int, pictures: Path) -> dict[str, dict[str, float]]:
     latents = np.asarray(jax.random.normal(jax.random.key(seed + 10), (GENERATED, network.generator.latents)))
     made = in_batches(network.generator, latents)
     embedding = nfk.fit(family.model(network), made, RANK, key=seed)
+    wide = random_projection(embedding, made, real, 10 * RANK, seed)
     sources = {
         f"Fisher embedding, {RANK}": (embedding.training, embedding(real)),
-        f"random projection of the Fisher vector, {10 * RANK}": random_projection(
-            embedding, made, real, 10 * RANK, seed
-        ),
+        f"random projection of the Fisher vector, {10 * RANK}": wide,
         "critic's activations": tuple(family.activations(network, part) for part in (made, real)),
         "pixels": (flat(made), flat(real)),
     }
@@ -64,9 +74,8 @@ def _measure(seed: int, pictures: Path) -> dict[str, dict[str, float]]:
     results, shown = {}, {"real": real[:SHOWN]}
     cut = GENERATED - GENERATED // 10
     for name, (E, E_real) in sources.items():
-        inversion = invert(E, latents)
+        inversion, held = invert(E, latents), invert(E[:cut], latents[:cut])
         again = in_batches(network.generator, inversion(E_real))
-        held = invert(E[:cut], latents[:cut])
         copies = in_batches(network.generator, held(E[cut:]))
         results[name] = {
             "r2": inversion.score.value, **_judged(again, real, label),
@@ -75,14 +84,11 @@ def _measure(seed: int, pictures: Path) -> dict[str, dict[str, float]]:
         shown[name] = again[:SHOWN]
     pca = PCA(RANK, random_state=seed).fit(flat(train.images[:GENERATED]))
     again = np.clip(pca.inverse_transform(pca.transform(flat(real))), 0, 1).reshape(real.shape).astype(np.float32)
+    shown[f"PCA, {RANK}"] = again[:SHOWN]
     results[f"PCA of real images, {RANK}, reconstruction"] = _judged(again, real, label)
     results["the real images themselves"] = {"sharpness": sharpness(real)}
     results["the generator's own images"] = {"sharpness": sharpness(made)}
-    if seed == 0:
-        shown["PCA"] = again[:SHOWN]
-        title = "rows: " + ", ".join(["real", "Fisher", "wide random", "activations", "pixels", "PCA"])
-        figures.grid(np.concatenate(list(shown.values())), pictures / "reconstructions.png", title, columns=SHOWN)
-    return results
+    return results, shown
 
 
 def _classifier() -> Any:

@@ -1,4 +1,4 @@
-"""Nearest neighbours of test digits and clothes, and data sets as vectors.
+"""Nearest neighbours of test digits, and data sets as vectors.
 
 The ten nearest of 5,000 training images by cosine; a seed draws those images, the fit's key and the untrained network.
 """
@@ -12,12 +12,12 @@ import numpy as np
 
 import nfk
 from nfk.lab import figures
-from nfk.lab.data import Split, load
+from nfk.lab.data import load
+from nfk.lab.families import Family
 from nfk.lab.families.classifier import Classifier
 from nfk.lab.families.gan import DigitGAN
 from nfk.lab.families.trained import trained
-from nfk.lab.families.vae import VAE
-from nfk.lab.tasks.features import Pair, baselines, draw, fisher, random_projection, untrained
+from nfk.lab.tasks.features import compared, draw, fisher
 from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.tasks import nearest, retrieval
 
@@ -28,8 +28,11 @@ PRECISION, VOTE = "precision of 10 neighbours", "accuracy of their vote"
 
 def run(ledger: Ledger, pictures: Path) -> list[Row]:
     rows = []
-    for family in (DigitGAN(), VAE(), Classifier()):
-        found = [ledger.once(f"{family.label}, seed {seed}", _measure, family, seed) for seed in range(SEEDS)]
+    for family in (DigitGAN(), Classifier()):
+        found = [
+            ledger.once(f"{family.label}, seed {seed}", _measure, family, seed, ledger.folder.parent)
+            for seed in range(SEEDS)
+        ]
         for name in found[0]["precision"]:
             facts = dict(network=family.network, data=family.data, examples=REFERENCE, test_examples=QUERIES)
             rows.append(row(name, [one["precision"][name] for one in found], metric=PRECISION, **facts))
@@ -38,24 +41,15 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
     return rows + _data_sets(ledger)
 
 
-def _sets(family: Any, train: Split, test: Split, seed: int) -> dict[str, Pair]:
-    X, X_test = family.examples(train), family.examples(test)
-    embedding = fisher(family, X, RANK, seed)
-    return {
-        f"Fisher embedding, {RANK}": (embedding.training, embedding(X_test)),
-        **baselines(family, trained(family)[0], train, test, RANK, seed),
-        f"random projection of the Fisher vector, {RANK}": random_projection(embedding, X, X_test, RANK, seed),
-        f"Fisher embedding of the untrained network, {RANK}": untrained(family, X, X_test, RANK, seed),
-    }
-
-
-def _measure(family: Any, seed: int) -> dict[str, Any]:
-    train, test = family.splits()
-    train, test = draw(train, REFERENCE, seed), test.take(slice(QUERIES))
-    made = {
-        name: retrieval(a, train.labels, b, test.labels, COUNT)
-        for name, (a, b) in _sets(family, train, test, seed).items()
-    }
+def _measure(family: Family, seed: int, runs: Path) -> dict[str, Any]:
+    data = compared(family, REFERENCE, 5_000, 256, 128, seed, runs)  # the files of the probe
+    labels, query_labels = data.train.labels, data.test.labels[:QUERIES]
+    made = {}
+    for name, (a, b) in data.sets.items():
+        words, _, number = name.rpartition(", ")
+        width = RANK if number.isdigit() else a.shape[1]  # the first components are those of a smaller fit
+        short = f"{words}, {RANK}" if number.isdigit() else name
+        made[short] = retrieval(a[:, :width], labels, b[:QUERIES, :width], query_labels, COUNT)
     return {
         "precision": {name: result.precision.value for name, result in made.items()},
         "accuracy": {name: result.accuracy.value for name, result in made.items()},

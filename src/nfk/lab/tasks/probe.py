@@ -5,7 +5,6 @@ A seed draws the training images, the fit's key, the random projection and the u
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ from nfk.lab import figures
 from nfk.lab.families import Family
 from nfk.lab.families.classifier import Classifier
 from nfk.lab.families.gan import DigitGAN, PhotoGAN
-from nfk.lab.families.trained import trained
-from nfk.lab.tasks.features import Pair, baselines, draw, fisher, random_projection, untrained
+from nfk.lab.tasks.features import FULL, compared
 from nfk.lab.tasks.ledger import Ledger, Row, row
-from nfk.tasks import kernel_features, probe, probe_by_rank
+from nfk.tasks import probe, probe_by_rank
 from nfk.tasks.linear import Loss
 
 NAME = "probe"
@@ -27,7 +25,6 @@ RANKS = (2, 4, 8, 16, 32, 64, 128, 256)
 FAMILIES: tuple[tuple[Family, int, int], ...] = (
     (DigitGAN(), 5_000, 5_000), (Classifier(), 5_000, 5_000), (PhotoGAN(), 3_000, 3_000),
 )  # fmt: skip
-FULL = "full Fisher vector"
 BOTH_LOSSES: tuple[Loss, ...] = ("logistic", "squared_hinge")
 
 
@@ -35,7 +32,7 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
     rows = []
     for family, count, tested in FAMILIES:
         found = [
-            ledger.once(f"{family.label}, seed {seed}", _measure, family, count, tested, seed, ledger.say)
+            ledger.once(f"{family.label}, seed {seed}", _measure, family, count, tested, seed, ledger.folder.parent)
             for seed in range(SEEDS)
         ]
         for name in found[0]["accuracy"]:
@@ -51,30 +48,21 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
     return rows
 
 
-def _measure(family: Family, count: int, tested: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
-    train, test = family.splits()
-    train, test = draw(train, count, seed), test.take(slice(tested))
-    network, _ = trained(family)
-    X, X_test = family.examples(train), family.examples(test)
-    embedding = fisher(family, X, RANK, seed)
-    E, E_test = embedding.training, embedding(X_test)
-    say(f"{family.label}: {embedding}")
-    sets: dict[str, Pair] = baselines(family, network, train, test, MIDDLE, seed)
-    sets[f"random projection of the Fisher vector, {MIDDLE}"] = random_projection(embedding, X, X_test, MIDDLE, seed)
-    sets[f"Fisher embedding of the untrained network, {MIDDLE}"] = untrained(family, X, X_test, MIDDLE, seed)
-    train_full, test_full = kernel_features(embedding.gram(X), embedding.gram(X_test, X))
-    sets[FULL] = train_full, test_full
+def _measure(family: Family, count: int, tested: int, seed: int, runs: Path) -> dict[str, Any]:
+    data = compared(family, count, tested, RANK, MIDDLE, seed, runs)
+    labels, test_labels = data.train.labels, data.test.labels
+    E, E_test = data.sets.pop(f"Fisher embedding, {RANK}")
     made = {
         f"Fisher embedding, {k} | logistic": result
-        for k, result in probe_by_rank(E, train.labels, E_test, test.labels, RANKS).items()
+        for k, result in probe_by_rank(E, labels, E_test, test_labels, RANKS).items()
     }
-    hinged = probe(E[:, :MIDDLE], train.labels, E_test[:, :MIDDLE], test.labels, loss="squared_hinge")
+    hinged = probe(E[:, :MIDDLE], labels, E_test[:, :MIDDLE], test_labels, loss="squared_hinge")
     made[f"Fisher embedding, {MIDDLE} | squared_hinge"] = hinged
-    for name, (a, b) in sets.items():
+    for name, (a, b) in data.sets.items():
         for loss in BOTH_LOSSES:
-            made[f"{name} | {loss}"] = probe(a, train.labels, b, test.labels, loss=loss)
+            made[f"{name} | {loss}"] = probe(a, labels, b, test_labels, loss=loss)
     features = {name: result.features for name, result in made.items()}
-    features |= {f"{FULL} | {loss}": embedding.model.layout.size for loss in BOTH_LOSSES}
+    features |= {f"{FULL} | {loss}": data.parameters for loss in BOTH_LOSSES}
     return {
         "accuracy": {name: result.accuracy.value for name, result in made.items()},
         "half_interval": {name: (r.accuracy.high - r.accuracy.low) / 2 for name, r in made.items()},
