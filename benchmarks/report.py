@@ -6,13 +6,11 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from benchmarks.report_tasks import TASKS, head
 
 ROOT = Path(__file__).parents[1]
-
-
-def head(*columns: str) -> list[str]:
-    """The first two lines of a table."""
-    return [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
 
 
 def core(results: dict) -> str:
@@ -125,10 +123,11 @@ def bridges(results: dict) -> str:
 TABLES = (
     ("README.md", "core", core), ("README.md", "families", summary), ("docs/families.md", "families", families),
     ("docs/bridges.md", "bridges", bridges),
+    *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
 )  # fmt: skip
 
 
-def updated(text: str, name: str, table: Callable[[dict], str]) -> str:
+def updated(text: str, name: str, table: Callable[[Any], str]) -> str:
     """The text with what stands between the marks of these results written anew."""
     results = json.loads((ROOT / "results" / f"{name}.json").read_text())
     marks = re.compile(rf"(<!-- results:{name} -->\n).*?(<!-- /results:{name} -->)", re.DOTALL)

@@ -17,7 +17,7 @@ def blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/bridges.md", "docs/families.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/bridges.md", "docs/families.md", "docs/tasks.md"])
 def test_python_in_the_documentation_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X = np.random.default_rng(0).standard_normal((200, 30)).astype("float32")
@@ -51,6 +51,21 @@ def test_the_results_of_the_families_are_complete():
         assert 0 < share[0] <= share[1] <= share[2] <= 1
         controls = {"bag of words", "lsa"} if row["family"] == "language" else {"pixels", "pca"}
         assert set(row["probe"]) == {"nfk", "activations", "untrained"} | controls
+
+
+TASKS = ("probe", "few_labels", "distillation", "inversion", "spectrum", "ridge", "outliers", "neighbours")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_results_of_the_tasks_are_rows_with_mean_spread_and_seeds(task):
+    rows = json.loads((ROOT / "results" / "tasks" / f"{task}.json").read_text())
+    assert len(rows) > 3
+    for row in rows:
+        assert row.keys() >= {"method", "metric", "mean", "spread", "seeds", "values", "made_by"}
+        assert len(row["values"]) == row["seeds"] >= 1
+        assert row["mean"] == pytest.approx(np.mean(row["values"]))
+        assert row["spread"] == pytest.approx(np.std(row["values"], ddof=1) if row["seeds"] > 1 else 0)
+    assert max(row["seeds"] for row in rows) >= 3
 
 
 def test_the_claims_of_the_readme_hold_in_the_results():

@@ -35,7 +35,6 @@ from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.lab.training import accuracy
 from nfk.tasks import embedding_targets, probe_by_rank
 
-NAME = "distillation"
 RANK, FITTED, SEEDS, EPOCHS = 64, 2_000, 3, 10
 TARGET = 20
 RANKS = (1, 2, 3, 5, 7, 9, 12, 16, 20, 32, 64)

@@ -18,7 +18,6 @@ from nfk.lab.tasks.features import Pair, baselines, fisher, untrained
 from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.tasks import few_labels
 
-NAME = "few_labels"
 RANK, SEEDS = 128, 5
 BUDGETS = (100, 250, 500, 1000, 2000, 4000)
 

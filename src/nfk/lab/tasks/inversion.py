@@ -24,7 +24,6 @@ from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.lab.training import in_batches
 from nfk.tasks import invert, sharpness
 
-NAME = "inversion"
 RANK, GENERATED, TESTED, SEEDS, SHOWN = 100, 10_000, 2_000, 3, 12
 METRICS = {
     "r2": "R^2 of latents, held-out generated images", "agreement": "same class under LeNet-5, real images",

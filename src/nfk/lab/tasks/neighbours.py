@@ -21,7 +21,6 @@ from nfk.lab.tasks.features import compared, draw, fisher
 from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.tasks import nearest, retrieval
 
-NAME = "neighbours"
 RANK, SEEDS, COUNT, REFERENCE, QUERIES = 64, 3, 10, 5_000, 2_000
 PRECISION, VOTE = "precision of 10 neighbours", "accuracy of their vote"
 

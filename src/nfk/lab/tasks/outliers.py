@@ -29,7 +29,6 @@ from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.lab.training import in_batches
 from nfk.tasks import detection
 
-NAME = "outliers"
 RANK, SEEDS = 64, 3
 DIGITS = ((Classifier(), 2_000), (DigitGAN(), 2_000), (VAE(), 2_000), (Autoregressive(), 2_000))
 PHOTOS = ((PhotoClassifier(), 1_000), (PhotoGAN(), 2_000))

@@ -19,7 +19,6 @@ from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.tasks import probe, probe_by_rank
 from nfk.tasks.linear import Loss
 
-NAME = "probe"
 RANK, MIDDLE, SEEDS = 256, 128, 3
 RANKS = (2, 4, 8, 16, 32, 64, 128, 256)
 FAMILIES: tuple[tuple[Family, int, int], ...] = (

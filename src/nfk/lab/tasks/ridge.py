@@ -26,7 +26,6 @@ from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.lab.training import in_batches, train_classifier
 from nfk.tasks import Ridge, feature_ridge, kernel_ridge, one_hot
 
-NAME = "ridge"
 EXAMPLES, TESTED, SEEDS = 2_000, 2_000, 3
 RANKS = (16, 64, 256)
 

@@ -27,7 +27,6 @@ from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.lab.training import accuracy, train_classifier
 from nfk.tasks import alignment, by_layer, mean_share, spectrum
 
-NAME = "spectrum"
 RANK, SEEDS, EXAMPLES, LEARNT, EPOCHS = 100, 3, 2_000, 10_000, 5
 KS = (1, 5, 10, 20, 50, 100)
 NETWORKS: dict[str, Callable[[int], Any]] = {

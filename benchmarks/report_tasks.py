@@ -1,0 +1,137 @@
+"""Tables of the files in results/tasks/, for docs/tasks.md and the README."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+Rows = list[dict]
+
+
+def head(*columns: str) -> list[str]:
+    """The first two lines of a table."""
+    return [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+
+
+def percent(row: dict) -> str:
+    """Mean and spread in per cent."""
+    spread = f" ± {100 * row['spread']:.1f}" if row["seeds"] > 1 else ""
+    return f"{100 * row['mean']:.1f}{spread}"
+
+
+def number(row: dict) -> str:
+    spread = f" ± {row['spread']:.2g}" if row["seeds"] > 1 else ""
+    return f"{row['mean']:.3g}{spread}"
+
+
+def pivot(
+    rows: Rows,
+    line: Callable[[dict], str],
+    column: Callable[[dict], str],
+    cell: Callable[[dict], str] = percent,
+    corner: str = "method",
+) -> list[str]:
+    """A table with a line and a column for every value of the two functions, in the order of the rows."""
+    lines, columns = (_ordered(map(key, rows)) for key in (line, column))
+    cells = {(line(row), column(row)): cell(row) for row in rows}
+    made = head(corner, *columns)
+    return made + [f"| {name} | {' | '.join(cells.get((name, each), '') for each in columns)} |" for name in lines]
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def _text(lines: list[str]) -> str:
+    return "\n".join([*lines, ""])
+
+
+def _where(row: dict) -> str:
+    return f"{row['network']}, {row['data']}"
+
+
+def probe(rows: Rows) -> str:
+    logistic, hinge = ([row for row in rows if row["loss"] == loss] for loss in ("logistic", "squared_hinge"))
+    method = lambda row: row["method"]  # noqa: E731
+    full = {_where(row): row["features"] for row in rows if row["method"] == "full Fisher vector"}
+    sizes = "; ".join(f"{count:,} for {name}" for name, count in full.items())
+    return _text([
+        f"{_seeds(rows)} Test accuracy in per cent, logistic regression. The full Fisher vector has as many",
+        f"features as the network has parameters: {sizes}.", "", *pivot(logistic, method, _where), "",
+        "One-vs-rest with the squared hinge:", "", *pivot(hinge, method, _where),
+    ])  # fmt: skip
+
+
+def few_labels(rows: Rows) -> str:
+    table = pivot(rows, lambda row: row["method"], lambda row: f"{row['labels']:,} labels")
+    return _text([f"{_seeds(rows)} Test accuracy in per cent.", "", *table])
+
+
+def distillation(rows: Rows) -> str:
+    students = [row for row in rows if row.get("role") == "student"]
+    teacher = next(row for row in rows if row.get("role") == "teacher")
+    probes = [row for row in rows if row.get("role", "").startswith("probe")]
+    alone = next(row["mean"] for row in students if row["method"] == "no teacher")
+    lines = [
+        f"{_seeds(students)} Test accuracy in per cent, WRN-10-1 ({students[0]['parameters']:,} parameters), taught by",
+        f"WRN-16-2 ({teacher['parameters']:,} parameters, {100 * teacher['mean']:.1f} %).", "",
+        *head("method", "test accuracy", "above no teacher"),
+    ]  # fmt: skip
+    for row in sorted(students, key=lambda row: -row["mean"]):
+        gain = "" if row["method"] == "no teacher" else f"{100 * (row['mean'] - alone):+.1f}"
+        lines.append(f"| {row['method']} | {percent(row)} | {gain} |")
+    lines += ["", "A linear probe of the teacher's embedding, by the number of components:", ""]
+    lines += head("k", *(str(row["features"]) for row in probes))
+    lines.append(f"| test accuracy | {' | '.join(percent(row) for row in probes)} |")
+    return _text(lines)
+
+
+def inversion(rows: Rows) -> str:
+    table = pivot(rows, lambda row: row["method"], lambda row: row["metric"], number)
+    return _text([_seeds(rows), "", *table])
+
+
+def spectrum(rows: Rows) -> str:
+    shares = [row for row in rows if "state" in row]
+    name = lambda row: f"{row['network']}, {row['state']}"  # noqa: E731
+    metric = lambda row: row["metric"].replace("variance explained, ", "%, ")  # noqa: E731
+    cell = lambda row: percent(row) if "k" in row or "shift" in row["metric"] else number(row)  # noqa: E731
+    aligned = [row for row in rows if row["metric"].startswith("alignment")]
+    own = [row for row in rows if row["metric"].startswith("accuracy")]
+    worth = ", ".join(f"{row['method']} {percent(row)} %" for row in own)
+    return _text([
+        f"{_seeds(shares)} Test accuracy of the classifiers: {worth}.", "",
+        *pivot(shares, name, metric, cell, "network"), "", *head("networks", "alignment (CKA)"),
+        *(f"| {row['method']} | {number(row)} |" for row in aligned),
+    ])  # fmt: skip
+
+
+def ridge(rows: Rows) -> str:
+    cell = lambda row: percent(row) if "accuracy" in row["metric"] else number(row)  # noqa: E731
+    name = lambda row: f"{row['data'].removeprefix('mnist, ')}: {row['method']}"  # noqa: E731
+    return _text([_seeds(rows), "", *pivot(rows, name, lambda row: row["metric"], cell)])
+
+
+def outliers(rows: Rows) -> str:
+    name = lambda row: row["method"] if row["network"] == "-" else f"{row['network']}: {row['method']}"  # noqa: E731
+    lines = [_seeds(rows)]
+    for data in _ordered(row["data"] for row in rows):
+        chosen = [row for row in rows if row["data"] == data]
+        lines += ["", f"{data}:", "", *pivot(chosen, name, lambda row: row["metric"], number, "score")]
+    return _text(lines)
+
+
+def neighbours(rows: Rows) -> str:
+    near, far = ([row for row in rows if ("distance" in row["metric"]) == flag] for flag in (False, True))
+    return _text([
+        _seeds(rows), "", *pivot(near, lambda row: row["method"], lambda row: f"{row['network']}: {row['metric']}"), "",
+        *head("data sets", far[0]["metric"]), *(f"| {row['method']} | {number(row)} |" for row in far),
+    ])  # fmt: skip
+
+
+def _seeds(rows: Rows) -> str:
+    counts = sorted({row["seeds"] for row in rows})
+    return f"Mean ± standard deviation over {' or '.join(map(str, counts))} seeds."
+
+
+TASKS = {task.__name__: task for task in
+         (probe, few_labels, distillation, inversion, spectrum, ridge, outliers, neighbours)}  # fmt: skip
