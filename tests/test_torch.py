@@ -292,14 +292,14 @@ def test_parameters_that_need_no_gradient_take_part_and_nothing_of_the_module_ch
 def test_parameters_and_gradients_are_not_copied(monkeypatch):
     assert of(three)["first"]["weight"].ctypes.data == three.first.weight.data_ptr()
     pairs = []
-    original = nfk.torch.shared
+    original = nfk.torch.derivatives.shared
 
     def noted(tensor):
         array = original(tensor)
         pairs.append((array.unsafe_buffer_pointer(), tensor.data_ptr()))
         return array
 
-    monkeypatch.setattr(nfk.torch, "shared", noted)
+    monkeypatch.setattr(nfk.torch.derivatives, "shared", noted)
     nfk.fit(nfk.torch.network(three), X, 3, engine="gradients")
     assert len(pairs) >= 4
     assert all(ours == theirs for ours, theirs in pairs)

@@ -1,0 +1,23 @@
+"""The constructors of `nfk` for PyTorch: score(x) = function(module, x), with derivatives by `torch.func`.
+
+    embedding = nfk.fit(nfk.torch.classifier(module.eval()), X, rank=128)
+
+Per-example gradients are taken by vmap(grad) and normalised in torch; JAX reads them where they lie (DLPack, no copy).
+`module` is a trained `torch.nn.Module` on the CPU, in eval mode. All its parameters take part, whether or not they
+require gradients, unless `parameters=` chooses ("*/weight", say; `fc.weight` has the path `fc/weight`); tied weights
+count once; buffers are constants; half precision is read as float32. Nothing is copied but that: a module that is
+trained on, or put in training mode, after a model was made of it is found at the next use and is an error.
+
+A function takes ONE example, without a batch axis; floating-point examples come in the precision of the parameters.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError("nfk.torch needs PyTorch: pip install 'nfk[torch]'") from error
+
+from nfk.torch.constructors import classifier, density, energy, gan, network, vae
+from nfk.torch.model import TorchModel
+from nfk.torch.tensors import arrays
+
+__all__ = ["TorchModel", "arrays", "classifier", "density", "energy", "gan", "network", "vae"]

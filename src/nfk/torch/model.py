@@ -1,0 +1,196 @@
+"""A torch module as a model: its score evaluated, checked, and handed to those who differentiate it."""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial, reduce
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+
+from nfk.cost import Cost
+from nfk.gradients import Differentiator
+from nfk.models import Example, Model, NotAScore, fingerprint
+from nfk.torch.derivatives import OneByOne, Vectorised
+from nfk.torch.tensors import borrowed, check_module, contents, nested, state, widened
+
+Function = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TorchModel(Model):
+    """`score(module, example, *noise)` for a torch module; `params` are numpy views of its parameters."""
+
+    module: nn.Module = field(kw_only=True)
+    contents: tuple[int, ...] = field(kw_only=True)
+    noise: tuple[int, ...] = ()
+    vectorised: bool = True
+    wrapping: ClassVar[str] = "lambda module, x: module(x[None])[0]"
+    sampler: ClassVar[str] = "sample(seed, n)"
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What torch calls the chosen parameters, in the order of the layout."""
+        places = jax.tree.leaves(nested({name: name for name, _ in self.module.named_parameters()}))
+        return [name for name, chosen in zip(places, self.layout.chosen, strict=True) if chosen]
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every parameter and buffer: the module's own memory, but for half precision."""
+        return {name: widened(tensor) for name, tensor in state(self.module)}
+
+    @property
+    def chosen(self) -> list[Tensor]:
+        return [self.tensors[name] for name in self.names]
+
+    @cached_property
+    def precision(self) -> torch.dtype:
+        return reduce(torch.promote_types, (tensor.dtype for tensor in self.chosen))
+
+    @cached_property
+    def _caller(self) -> nn.Module:
+        return _Caller(self.module, self.score)
+
+    def scores(self, chosen: list[Tensor], example: Example, *noise: Tensor) -> Tensor:
+        """The score as a function of the chosen parameters."""
+        tensors = {**self.tensors, **dict(zip(self.names, chosen, strict=True))}
+        return functional_call(self._caller, {f"module.{name}": t for name, t in tensors.items()}, (example, *noise))
+
+    def batch(self, batch: Example, key: jax.Array) -> tuple:
+        """A batch of numpy arrays as tensors, and its noise."""
+        tensors = jax.tree.map(self._tensor, batch)
+        if not self.noise:
+            return (tensors,)
+        normals = _normals(key, batch, self.noise, self.layout.dtype, self.own_noise)
+        return tensors, borrowed(normals).to(self.precision)
+
+    def example(self, example: Example, key: jax.Array) -> tuple:
+        """One example as tensors, and its noise."""
+        batch = self.batch(jax.tree.map(lambda leaf: np.asarray(leaf)[None], example), key)
+        return jax.tree.map(lambda leaf: leaf[0], batch)
+
+    def _tensor(self, leaf: Any) -> Tensor:
+        leaf = np.asarray(leaf)
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            return torch.tensor(leaf.astype(np.float64 if self.precision == torch.float64 else np.float32))
+        return torch.tensor(leaf)
+
+    def check_unchanged(self) -> None:
+        """The module is what it was when this model was made of it."""
+        check_module(self.module)
+        if contents(self.module) != self.contents:
+            raise RuntimeError(
+                f"the parameters or buffers of the module have changed since nfk.{self.family} was called: a kernel "
+                f"belongs to one set of weights; call nfk.{self.family} again, or pass it copy.deepcopy(module)"
+            )
+
+    def score_of(self, params: Any, example: Example, key: jax.Array) -> jax.Array:
+        raise TypeError(f"nfk.{self.family} is written in torch, and this needs a score that JAX can trace")
+
+    def differentiate(self, key: jax.Array, outputs: int, unrolled: bool = False) -> Differentiator:
+        return (Vectorised if self.vectorised and not unrolled else OneByOne)(self, key, outputs)
+
+    def evaluate(self, example: Example, key: jax.Array) -> np.ndarray:
+        self.check_unchanged()
+        with torch.no_grad():
+            return self.scores(self.chosen, *self.example(example, key)).double().numpy()
+
+    def jacobian(self, example: Example, key: jax.Array) -> list:
+        """By plain autograd on a copy of the module, one output after another."""
+        self.check_unchanged()
+        parameters = dict(self._twin.named_parameters())
+        leaves = [parameters[name] for name in self.names]
+        scores = self.score(self._twin, *self.example(example, key)).reshape(-1)
+        rows = [torch.autograd.grad(s, leaves, retain_graph=True, materialize_grads=True) for s in scores]
+        return [torch.stack(parts).double().numpy() for parts in zip(*rows, strict=True)]
+
+    @cached_property
+    def _twin(self) -> nn.Module:
+        twin = copy.deepcopy(self.module).to(self.precision)
+        for name, parameter in twin.named_parameters():
+            parameter.requires_grad_(name in self.names)
+        return twin
+
+    def cost(self, example: Example) -> Cost:
+        """FLOPs of one evaluation, and the bytes that autograd keeps of it; torch's vmap is not slower than a loop."""
+        kept = []
+        leaves = [tensor.detach().requires_grad_() for tensor in self.chosen]
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes), lambda kept: kept)
+        with FlopCounterMode(display=False) as counter, hooks:
+            self.scores(leaves, *self.example(example, jax.random.key(0)))
+        return Cost(float(counter.get_total_flops()), sum(kept), unroll=False)
+
+    def result(self, example: Example) -> jax.ShapeDtypeStruct:
+        arguments = self.example(example, jax.random.key(0))
+        with torch.no_grad():
+            first, second = (self.scores(self.chosen, *arguments) for _ in range(2))
+        if not isinstance(first, Tensor):
+            raise NotAScore(f"the function of nfk.{self.family} returned a {type(first).__name__}: return one tensor")
+        if not torch.allclose(first, second, rtol=1e-3, equal_nan=True):
+            raise NotAScore(
+                f"the score of nfk.{self.family} is random: one example gave {first.tolist()} and then "
+                f"{second.tolist()}. Draw nothing in it; nfk.torch.vae(module, elbo, noise=shape) passes normals"
+            )
+        return jax.ShapeDtypeStruct(tuple(first.shape), jnp.dtype(str(first.dtype).removeprefix("torch.")))
+
+    def outputs(self, example: Example) -> int:
+        """Rows per example, after a trial: the shape of the score and, where it is to be vectorised, its gradient."""
+        self.check_unchanged()
+        kind = str(jax.tree.map(lambda leaf: (np.shape(leaf), np.asarray(leaf).dtype), example))
+        if kind not in self.cache:
+            outputs = super().outputs(example)
+            if self.vectorised:
+                self._try_to_vectorise(example, outputs)
+            self.cache[kind] = outputs
+        return self.cache[kind]
+
+    def _try_to_vectorise(self, example: Example, outputs: int) -> None:
+        two = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), example)
+        try:
+            Vectorised(self, jax.random.key(0), outputs).gradients(two)
+        except Exception as error:
+            raise NotVectorised(
+                f"torch.func cannot vectorise the gradient of nfk.{self.family}{_place(error, self.module)}: {error}\n"
+                "Write a Python condition on a value as torch.where, give transformers attn_implementation='eager', or "
+                "pass vectorised=False, which takes examples one after another and works for every module, at several "
+                "times the cost"
+            ) from error
+
+
+@partial(jax.jit, static_argnums=(2, 3, 4))
+def _normals(key: jax.Array, batch: Example, shape: tuple[int, ...], dtype: np.dtype, own: bool) -> jax.Array:
+    """Standard normals for every example of a batch: from the key and, if it has its `own`, the example's bits."""
+    key_of = lambda example: jax.random.fold_in(key, fingerprint(example)) if own else key  # noqa: E731
+    return jax.vmap(lambda example: jax.random.normal(key_of(example), shape, dtype))(batch)
+
+
+class NotVectorised(NotAScore):
+    """vmap(grad) fails for this module."""
+
+
+class _Caller(nn.Module):
+    """The score as a module, so that `functional_call` can put other parameters in it."""
+
+    def __init__(self, module: nn.Module, score: Function) -> None:
+        super().__init__()
+        self.module, self.score = module, score
+
+    def forward(self, example: Example, *noise: Tensor) -> Tensor:
+        return self.score(self.module, example, *noise)
+
+
+def _place(error: BaseException, module: nn.Module) -> str:
+    """The innermost layer that was running when the error was raised."""
+    names = {id(layer): name for name, layer in module.named_modules()}
+    frames = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inside = [layer for layer in frames if id(layer) in names and layer is not module]
+    return f" at module.{names[id(inside[-1])]} ({type(inside[-1]).__name__})" if inside else ""

@@ -1,0 +1,90 @@
+"""Tensors and arrays in one memory; what a module holds, and whether it can have a kernel."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nfk.models import Example
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+def shared(tensor: Tensor) -> jax.Array:
+    """The tensor as a jax array in the same memory (on an accelerator, a copy there)."""
+    array = jnp.from_dlpack(tensor.detach().contiguous())
+    return array if jax.default_backend() == "cpu" else jax.device_put(array, jax.local_devices()[0])
+
+
+def borrowed(array: jax.Array) -> Tensor:
+    """The jax array as a tensor in the same memory (from an accelerator, a copy): to be read only."""
+    on_cpu = jax.default_backend() == "cpu"
+    return torch.from_dlpack(array if on_cpu else jax.device_put(array, jax.devices("cpu")[0]))
+
+
+def check_module(module: nn.Module) -> None:
+    """Eval mode, examples independent of each other, parameters on the CPU; else an error names the layer."""
+    if module.training:
+        raise ValueError("module is in training mode, in which dropout and batch norm are random: call module.eval()")
+    for name, layer in module.named_modules():
+        if layer.training:
+            raise ValueError(
+                f"module.{name} ({type(layer).__name__}) is in training mode, though the module is not: call "
+                "module.eval(), which reaches every layer"
+            )
+        if isinstance(layer, BATCH_NORMS) and layer.running_mean is None:
+            raise ValueError(
+                f"module.{name} ({type(layer).__name__}, track_running_stats=False) normalises by the statistics of "
+                "its batch, also in eval mode, so no example has a score of its own: train with running statistics, "
+                "or use nn.GroupNorm"
+            )
+    for name, tensor in state(module):
+        if tensor.device.type != "cpu":
+            raise ValueError(f"module.{name} is on {tensor.device}: nfk.torch computes on the CPU; call module.cpu()")
+
+
+def state(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Every parameter and buffer once, detached."""
+    return [(name, t.detach()) for name, t in (*module.named_parameters(), *module.named_buffers())]
+
+
+def contents(module: nn.Module) -> tuple[int, ...]:
+    """A checksum of every parameter and buffer: the sum of its bits as integers, exact in any order."""
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    tensors = [t if not t.is_complex() else torch.view_as_real(t) for _, t in state(module)]
+    sums = [t.view(whole[t.itemsize]).sum(dtype=torch.int64) for t in tensors]
+    return tuple(torch.stack(sums).tolist()) if sums else ()
+
+
+def arrays(module: nn.Module) -> dict:
+    """The parameters as nested dicts of numpy views: {"conv": {"weight": ..., "bias": ...}}."""
+    return nested({name: _view(parameter.detach()) for name, parameter in module.named_parameters()})
+
+
+def _view(tensor: Tensor) -> np.ndarray:
+    if tensor.dtype == torch.bfloat16:  # torch itself has no numpy dtype for it
+        return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
+    return tensor.numpy()
+
+
+def nested(flat: dict[str, Any]) -> dict:
+    """{"a.b": x} as {"a": {"b": x}}."""
+    tree: dict = {}
+    for name, value in flat.items():
+        *folders, last = name.split(".")
+        reduce(lambda part, key: part.setdefault(key, {}), folders, tree)[last] = value
+    return tree
+
+
+def widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def length(batch: Example) -> int:
+    return len(jax.tree.leaves(batch)[0])
