@@ -306,7 +306,7 @@ def test_parameters_and_gradients_are_not_copied(monkeypatch):
 
 
 def test_memory_that_jax_reads_is_not_used_again():
-    array = nfk.torch.shared(torch.full((512, 512), 3.0))
+    array = nfk.torch.derivatives.shared(torch.full((512, 512), 3.0))
     gc.collect()
     others = [torch.full((512, 512), float(number)) for number in range(8)]
     assert (np.asarray(array) == 3).all()
