@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report_tasks import TASKS, head
+from benchmarks.report_tasks import summary as tasks
 
 ROOT = Path(__file__).parents[1]
 
@@ -121,15 +122,22 @@ def bridges(results: dict) -> str:
 
 
 TABLES = (
-    ("README.md", "core", core), ("README.md", "families", summary), ("docs/families.md", "families", families),
+    ("README.md", "core", core), ("README.md", "families", summary), ("README.md", "tasks", tasks),
+    ("docs/families.md", "families", families),
     ("docs/bridges.md", "bridges", bridges),
     *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
 )  # fmt: skip
 
 
+def read(path: Path) -> Any:
+    """A results file, or all files of a folder by name."""
+    file = path.with_suffix(".json")
+    return json.loads(file.read_text()) if file.exists() else {each.stem: read(each) for each in path.glob("*.json")}
+
+
 def updated(text: str, name: str, table: Callable[[Any], str]) -> str:
     """The text with what stands between the marks of these results written anew."""
-    results = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    results = read(ROOT / "results" / name)
     marks = re.compile(rf"(<!-- results:{name} -->\n).*?(<!-- /results:{name} -->)", re.DOTALL)
     return marks.sub(lambda match: match[1] + table(results) + match[2], text)
 

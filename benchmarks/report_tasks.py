@@ -135,3 +135,38 @@ def _seeds(rows: Rows) -> str:
 
 TASKS = {task.__name__: task for task in
          (probe, few_labels, distillation, inversion, spectrum, ridge, outliers, neighbours)}  # fmt: skip
+
+
+def summary(pages: dict[str, Rows]) -> str:
+    """A line a task, for the README: the Fisher embedding, and what it is compared with."""
+
+    def cells(task: str, names: dict[str, str], cell: Callable[[dict], str], **where: object) -> str:
+        rows = {row["method"]: row for row in pages[task] if all(row.get(key) == value for key, value in where.items())}
+        return ", ".join(f"{short} {cell(rows[name])}".strip() for short, name in names.items())
+
+    def line(
+        title: str, task: str, ours: str, others: dict[str, str], cell: Callable = percent, **where: object
+    ) -> str:
+        return f"| {title} | {cells(task, {'': ours}, cell, **where)} | {cells(task, others, cell, **where)} |"
+
+    gan = {"network": "DCGAN", "data": "mnist"}
+    controls = {"activations": "activations", "PCA": "PCA of the pixels, 128", "pixels": "pixels"}
+    near = {"activations": "activations", "PCA": "PCA of the pixels, 64", "pixels": "pixels"}
+    return _text([
+        *head("task", "Fisher embedding", "beside it"),
+        line("linear probe, DCGAN on MNIST, k = 128, %", "probe", "Fisher embedding, 128",
+             {"full Fisher vector": "full Fisher vector", **controls}, loss="logistic", **gan),
+        line("250 labels, basis from 60,000 images without labels, %", "few_labels", "Fisher embedding, 128",
+             {"activations": "activations of the critic", "PCA": "PCA of the pixels, 128", "pixels": "pixels"},
+             labels=250),
+        line("ten neighbours of the same class, DCGAN on MNIST, k = 64, %", "neighbours", "Fisher embedding, 64", near,
+             metric="precision of 10 neighbours", **gan),
+        line("distillation, WRN-16-2 to WRN-10-1, CIFAR-10 at 16 x 16, %", "distillation", "NFKD",
+             {"no teacher": "no teacher", "KD": "KD", "FitNet": "FitNet"}, role="student"),
+        line("real digits through the inverted GAN keep their class, %", "inversion", "Fisher embedding, 100",
+             {"from activations": "critic's activations", "from pixels": "pixels"},
+             metric="same class under LeNet-5, real images"),
+        line("MNIST against Fashion-MNIST, LeNet-5, AUROC", "outliers", "outside the top 64, squared length",
+             {"maximum softmax": "maximum softmax", "free energy": "free energy"}, number, metric="AUROC",
+             network="LeNet-5"),
+    ])  # fmt: skip

@@ -21,7 +21,6 @@ from nfk.lab.distillation import (
     Teacher,
     Variational,
     distil,
-    fingerprints,
 )
 from nfk.tasks import distillation as losses
 
@@ -117,7 +116,7 @@ def test_a_target_linear_in_the_students_features_distils_to_zero_error():
     images = RNG.standard_normal((256, 2, 2, 1)).astype(np.float32)
     labels = RNG.integers(0, 3, 256)
     target = images.reshape(256, 4) @ RNG.standard_normal((4, 6)).astype(np.float32) + 1
-    teacher = Teacher({"embedding": target}, fingerprints(images))
+    teacher = Teacher.from_embedding(images, target)
     method = EmbeddingTarget(label_weight=0.0)
     pupil = distil(
         Flat(), images, labels, method, teacher, epochs=150, batch=64, optimizer=lambda steps: optax.adam(0.05)

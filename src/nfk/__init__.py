@@ -18,4 +18,4 @@ __all__ = [
     "langevin", "load", "merge", "network", "plan", "vae",
 ]  # fmt: skip
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -58,6 +58,11 @@ class Teacher:
             signals[f"group{index + 1}"] = join(lambda seen, i=index: seen.groups[i])
         return cls(signals, fingerprints(images)).with_embedding(embedding)
 
+    @classmethod
+    def from_embedding(cls, images: np.ndarray, embedding: np.ndarray) -> Teacher:
+        """A teacher that is only an (n, k) target, from wherever: enough for `EmbeddingTarget`."""
+        return cls({}, fingerprints(images)).with_embedding(embedding)
+
     def with_embedding(self, embedding: np.ndarray | None) -> Teacher:
         """The same with another (n, k) target for `EmbeddingTarget`."""
         if embedding is None:

@@ -26,7 +26,6 @@ from nfk.lab.distillation import (
     Teacher,
     Variational,
     distil,
-    fingerprints,
 )
 from nfk.lab.families.classifier import PhotoClassifier
 from nfk.lab.families.trained import trained
@@ -116,7 +115,7 @@ def _weights(ledger: Ledger, both: Split, target: np.ndarray | None) -> list[Row
     half = len(both) // 2
     cut, seed = half - half // 5, 100
     kept = np.concatenate([np.arange(cut), half + np.arange(cut)])
-    held, teacher = both.take(slice(cut, half)), Teacher({"embedding": target[kept]}, fingerprints(both.images[kept]))
+    held, teacher = both.take(slice(cut, half)), Teacher.from_embedding(both.images[kept], target[kept])
     facts = dict(
         data="CIFAR-10, 16 x 16", role="choice of the label weight", metric="accuracy on held-out training images"
     )
