@@ -11,7 +11,7 @@ import numpy as np
 from nfk.tasks.checks import whole
 from nfk.tasks.estimates import Repeated, repeated
 from nfk.tasks.linear import Loss, fit_linear
-from nfk.tasks.probe import ROW_NORM, STRENGTHS, _checked, row_length
+from nfk.tasks.probe import ROW_NORM, checked_sets, grid, row_length
 
 BUDGETS = (100, 250, 500, 1000, 2000, 4000)
 FOLDS = 5
@@ -35,14 +35,14 @@ def few_labels(
     *,
     seeds: int = 5,
     loss: Loss = "logistic",
-    strengths: Iterable[float] = STRENGTHS,
+    strengths: Iterable[float] | None = None,
 ) -> list[FewLabels]:
     """For each budget and seed: as many labels of every class, a classifier on them, its accuracy on `test`.
 
     The strength is chosen by cross-validation in five folds among the labelled examples alone: no other label is seen.
     Features are divided by one number, that of all examples, which needs no label either.
     """
-    features, labels, test, test_labels = _checked(features, labels, test, test_labels)
+    features, labels, test, test_labels = checked_sets(features, labels, test, test_labels)
     seeds = whole("seeds", seeds, 1, None, "each is a draw of the labelled examples")
     classes = np.unique(labels)
     remedy = "each class needs a label, and no more labels can be drawn than there are"
@@ -54,7 +54,7 @@ def few_labels(
         scores, chosen = [], []
         for seed in range(seeds):
             rows = balanced_draw(labels, budget, np.random.default_rng([seed, budget]))
-            strength = _strength_by_folds(features[rows], labels[rows], sorted(strengths), loss, seed)
+            strength = _strength_by_folds(features[rows], labels[rows], sorted(grid(loss, strengths)), loss, seed)
             classifier = fit_linear(features[rows], labels[rows], strength=strength, loss=loss)
             scores.append(np.mean(classifier.correct(test, test_labels)))
             chosen.append(strength)

@@ -15,13 +15,14 @@ from nfk.tasks.checks import (
     as_features,
     as_labels,
     at_least_two_classes,
+    one_of,
     same_width,
     whole,
 )
 from nfk.tasks.estimates import Estimate, proportion
 from nfk.tasks.linear import LinearClassifier, Loss, fit_linear
 
-STRENGTHS = (0.01, 0.1, 1.0, 10.0)
+STRENGTHS: dict[str, tuple[float, ...]] = {"logistic": (0.01, 0.1, 1.0, 10.0), "squared_hinge": (1e-3, 0.01, 0.1, 1.0)}
 ROW_NORM = 10.0
 
 
@@ -53,7 +54,7 @@ def probe(
     test_labels: Any,
     *,
     loss: Loss = "logistic",
-    strengths: Iterable[float] = STRENGTHS,
+    strengths: Iterable[float] | None = None,
     seed: int = 0,
 ) -> Probe:
     """Fit on the labelled features `train` (n, d), report the accuracy on `test` with its 95 % interval.
@@ -62,12 +63,12 @@ def probe(
     class by class; then all of them are used. All features are divided by one number, so that rows have length ten on
     average: scaling each feature by its own would change the kernel.
     """
-    train, labels, test, test_labels = _checked(train, labels, test, test_labels)
+    train, labels, test, test_labels = checked_sets(train, labels, test, test_labels)
     scale = row_length(train) / ROW_NORM
     train, test = train / scale, test / scale
     kept, held = held_out_rows(labels, 0.1, np.random.default_rng(seed))
     scores = {}
-    for strength in sorted(strengths):
+    for strength in sorted(grid(loss, strengths)):
         fitted = fit_linear(train[kept], labels[kept], strength=strength, loss=loss)
         scores[strength] = float(np.mean(fitted.predict(train[held]) == labels[held]))
     best = max(scores, key=lambda strength: scores[strength])  # the most regularised among equals
@@ -80,7 +81,7 @@ def probe_by_rank(
     train: Any, labels: Any, test: Any, test_labels: Any, ranks: Iterable[int], **options: Any
 ) -> dict[int, Probe]:
     """A probe of the first k columns for each k of `ranks`: one fit gives every smaller rank."""
-    train, labels, test, test_labels = _checked(train, labels, test, test_labels)
+    train, labels, test, test_labels = checked_sets(train, labels, test, test_labels)
     limit, remedy = train.shape[1], "a fit with a larger rank gives more components"
     ranks = [whole("k", k, 1, limit, remedy) for k in ranks]
     return {k: probe(train[:, :k], labels, test[:, :k], test_labels, **options) for k in ranks}
@@ -106,6 +107,11 @@ def kernel_features(K: Any, *others: Any) -> tuple[np.ndarray, ...]:
     return train, *((np.asarray(other) @ (vectors / np.sqrt(values))).astype(K.dtype) for other in others)
 
 
+def grid(loss: Loss, strengths: Iterable[float] | None) -> Iterable[float]:
+    """The strengths to choose from: those given, or the usual ones of the loss."""
+    return STRENGTHS[one_of("loss", loss, tuple(STRENGTHS))] if strengths is None else strengths
+
+
 def held_out_rows(labels: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """(kept, held out): a share of every class is held out, one at least; a class with one example is kept."""
     held = np.zeros(len(labels), bool)
@@ -124,7 +130,7 @@ def row_length(features: Any) -> float:
     return float(np.sqrt(squares.sum() / features.shape[0])) or 1.0
 
 
-def _checked(train: Any, labels: Any, test: Any, test_labels: Any) -> tuple:
+def checked_sets(train: Any, labels: Any, test: Any, test_labels: Any) -> tuple:
     train, test = as_features("train", train), as_features("test", test)
     labels = as_labels("labels", labels, "train", train.shape[0])
     test_labels = as_labels("test_labels", test_labels, "test", test.shape[0])

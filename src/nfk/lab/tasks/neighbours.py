@@ -1,6 +1,6 @@
 """Nearest neighbours of test digits, and data sets as vectors.
 
-The ten nearest of 5,000 training images by cosine; a seed draws those images, the fit's key and the untrained network.
+The ten nearest of some thousand training images by cosine; a seed draws those images, the fit's key and the untrained network.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from nfk.lab.tasks.features import compared, draw, fisher
 from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.tasks import nearest, retrieval
 
-RANK, SEEDS, COUNT, REFERENCE, QUERIES = 64, 3, 10, 5_000, 2_000
+RANK, SEEDS, COUNT, QUERIES = 64, 3, 10, 2_000
+FAMILIES: tuple[tuple[Family, int], ...] = ((DigitGAN(), 5_000), (Classifier(), 3_000))
 PRECISION, VOTE = "precision of 10 neighbours", "accuracy of their vote"
 
 
 def run(ledger: Ledger, pictures: Path) -> list[Row]:
     rows = []
-    for family in (DigitGAN(), Classifier()):
+    for family, reference in FAMILIES:
         found = [
-            ledger.once(f"{family.label}, seed {seed}", _measure, family, seed, ledger.folder.parent)
+            ledger.once(f"{family.label}, seed {seed}", _measure, family, reference, seed, ledger.folder.parent)
             for seed in range(SEEDS)
         ]
         for name in found[0]["precision"]:
-            facts = dict(network=family.network, data=family.data, examples=REFERENCE, test_examples=QUERIES)
+            facts = dict(network=family.network, data=family.data, examples=reference, test_examples=QUERIES)
             rows.append(row(name, [one["precision"][name] for one in found], metric=PRECISION, **facts))
             rows.append(row(name, [one["accuracy"][name] for one in found], metric=VOTE, **facts))
     _picture(pictures)
     return rows + _data_sets(ledger)
 
 
-def _measure(family: Family, seed: int, runs: Path) -> dict[str, Any]:
-    data = compared(family, REFERENCE, 5_000, 256, 128, seed, runs)  # the files of the probe
+def _measure(family: Family, reference: int, seed: int, runs: Path) -> dict[str, Any]:
+    data = compared(family, reference, 5_000, 256, 128, seed, runs)  # the files of the probe
     labels, query_labels = data.train.labels, data.test.labels[:QUERIES]
     made = {}
     for name, (a, b) in data.sets.items():
@@ -59,7 +60,7 @@ def _measure(family: Family, seed: int, runs: Path) -> dict[str, Any]:
 def _picture(pictures: Path) -> None:
     family = DigitGAN()
     train, test = family.splits()
-    train, test = draw(train, REFERENCE, 0), test.take(slice(12))
+    train, test = draw(train, FAMILIES[0][1], 0), test.take(slice(12))
     embedding = fisher(family, train.images, RANK, 0)
     found = nearest(embedding.training, embedding(test.images), COUNT)
     shown = np.concatenate([np.concatenate([test.images[i : i + 1], train.images[found.rows[i]]]) for i in range(12)])

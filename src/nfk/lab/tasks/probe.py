@@ -22,7 +22,7 @@ from nfk.tasks.linear import Loss
 RANK, MIDDLE, SEEDS = 256, 128, 3
 RANKS = (2, 4, 8, 16, 32, 64, 128, 256)
 FAMILIES: tuple[tuple[Family, int, int], ...] = (
-    (DigitGAN(), 5_000, 5_000), (Classifier(), 5_000, 5_000), (PhotoGAN(), 3_000, 3_000),
+    (DigitGAN(), 5_000, 5_000), (Classifier(), 3_000, 5_000), (PhotoGAN(), 2_000, 2_000),
 )  # fmt: skip
 BOTH_LOSSES: tuple[Loss, ...] = ("logistic", "squared_hinge")
 
