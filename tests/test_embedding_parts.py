@@ -1,4 +1,4 @@
-"""What an embedding can say beside its numbers, over every model of the registry, against the dense definition."""
+"""What an embedding can say beside its numbers, over models of every kind, against the dense definition."""
 
 from __future__ import annotations
 

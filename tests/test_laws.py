@@ -36,7 +36,11 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("variant", "dtype"),
+    [(variant, "float64") for variant in VARIANTS] + [(variant, "float32") for variant in ("gradients", "products")],
+    indirect=["dtype"],
+)
 def test_every_engine_is_the_dense_definition(case, close, variant):
     V = case.V
     operator = VARIANTS[variant](case)

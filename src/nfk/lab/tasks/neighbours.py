@@ -1,6 +1,7 @@
 """Nearest neighbours of test digits, and data sets as vectors.
 
-The ten nearest of some thousand training images by cosine; a seed draws those images, the fit's key and the untrained network.
+The ten nearest of some thousand training images, by cosine. A seed draws those images, the fit's key, the random
+projection and the untrained network.
 """
 
 from __future__ import annotations
