@@ -28,8 +28,10 @@ def case(request, dtype) -> Case:
 
 
 # One of each kind that treats moments, noise, outputs or pytrees in its own way.
-KINDS = ("classifier_mlp", "classifier_undamped", "classifier_unnormalised", "classifier_identity_centred", "gan", "vae",
-         "density_sequences", "network_three_outputs")  # fmt: skip
+KINDS = (
+    "classifier_mlp", "classifier_undamped", "classifier_unnormalised", "classifier_identity_centred", "gan", "vae",
+    "density_sequences", "network_three_outputs",
+)  # fmt: skip
 
 
 @pytest.fixture(params=KINDS)
