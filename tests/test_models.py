@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -173,3 +176,11 @@ def test_a_model_is_compiled_once():
 
 def test_an_empty_call_gives_an_empty_embedding():
     assert nfk.fit(nfk.classifier(mlp, PARAMS), X, 3)(X[:0]).shape == (0, 3)
+
+
+def test_parts_of_the_package_are_imported_when_they_are_used():
+    code = (
+        "import sys, nfk; assert 'nfk.tasks' not in sys.modules; assert callable(nfk.tasks.probe); "
+        "assert 'nfk.tasks' in sys.modules; assert not hasattr(nfk, 'task')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,5 +1,8 @@
 """Neural Fisher kernels: low-rank embeddings of data from any trained network, certified and fast."""
 
+import importlib
+from typing import Any
+
 from nfk.bounds import importance_weighted
 from nfk.bridges import from_equinox, from_nnx
 from nfk.dataset import DatasetVector, dataset_vector
@@ -19,3 +22,12 @@ __all__ = [
 ]  # fmt: skip
 
 __version__ = "0.3.0"
+
+LATER = ("sklearn", "tasks", "torch")
+
+
+def __getattr__(name: str) -> Any:
+    """`nfk.tasks`, `nfk.torch` and `nfk.sklearn` are imported when they are first used."""
+    if name in LATER:
+        return importlib.import_module(f"nfk.{name}")
+    raise AttributeError(f"module 'nfk' has no attribute {name!r}")

@@ -6,27 +6,30 @@ the network a data set exercises; two data sets are near when they exercise the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from nfk.fitting import check_model
+from nfk.files import describe_model
+from nfk.fitting import check_model, plan
 from nfk.models import Model, split_key
 from nfk.moments import estimate
 from nfk.progress import Reporter
 from nfk.stream import Examples
 
-MICROBATCH = 32
-
 
 @dataclass(frozen=True)
 class DatasetVector:
-    """F, of length P, over `count` rows; `slices` says where each parameter array stands in it."""
+    """F, of length P, over `count` rows; `slices` says where each parameter array stands in it.
+
+    `network` describes the parameters that it was taken with: vectors of other ones cannot be compared.
+    """
 
     values: np.ndarray
     slices: dict[str, slice]
     count: int
+    network: dict[str, Any] = field(repr=False)
 
     def by_layer(self) -> dict[str, float]:
         """The mean of F over each parameter array: a short vector, for reading."""
@@ -37,7 +40,7 @@ class DatasetVector:
 
         Symmetric. Weights that neither exercises take no part.
         """
-        if self.slices != other.slices:
+        if self.network != other.network:
             raise ValueError("the two data-set vectors come from different networks: use one network for both")
         both = self.values.astype(np.float64) + other.values
         used = both > 0
@@ -47,7 +50,9 @@ class DatasetVector:
 
 
 def dataset_vector(model: Model, X: Any, *, key: Any = 0, progress: bool | None = None) -> DatasetVector:
-    """The Fisher diagonal of `model` over the examples X. One gradient per example; holds 4 P numbers.
+    """The Fisher diagonal of `model` over the examples X. One gradient per example.
+
+    Holds 4 P numbers and two microbatches of gradients, of some megabytes each or of one example.
 
     The expectation is over X whatever the model says, since X is what is described.
     """
@@ -55,8 +60,9 @@ def dataset_vector(model: Model, X: Any, *, key: Any = 0, progress: bool | None 
     examples = Examples(X)
     examples.check()
     model = replace(model, expectation="data", fisher="diagonal")
-    differentiator = model.differentiate(split_key(key)[2], model.outputs(examples.example()), False)
+    chosen = plan(model, examples, 1)
+    differentiator = model.differentiate(split_key(key)[2], chosen.problem.outputs, chosen.unrolled)
     reporter = Reporter(progress)
     with reporter.running():
-        moments = estimate(differentiator, examples, min(MICROBATCH, len(examples)), reporter)
-    return DatasetVector(moments.fisher, model.layout.slices, moments.count)
+        moments = estimate(differentiator, examples, chosen.microbatch, reporter)
+    return DatasetVector(moments.fisher, model.layout.slices, moments.count, describe_model(model))

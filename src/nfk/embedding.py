@@ -158,7 +158,7 @@ class Embedding:
         """
         reporter = Reporter(progress)
         with reporter.running():
-            features = self._gradients(self._checked(X), reporter, measure_rows=True)
+            features = self._gradients(self._checked(X), reporter, True, on_host=isinstance(self.right, np.ndarray))
             rows = features.matmat(self.right)
         assert features.row_norms is not None
         return Parts(rows, features.row_norms)
@@ -169,17 +169,18 @@ class Embedding:
         """K(x, y) = <V_x, V_y> with the moments of the fit, all P parameters and no approximation: (rows X, rows Y).
 
         Tile by tile: as many Fisher vectors of X at once as fit in `memory` (half of what is free by default), and
-        one pass over Y for each such tile; when all of X fits and Y is None, one pass. 2 P operations per pair.
+        one pass over Y for each such tile; when all of X fits and Y is None, one pass. 2 P operations per pair, on the
+        host.
         """
         first = self._checked(X)
         second = first if Y is None else self._checked(Y, "Y")
         tile = self._rows_within(memory, len(first) * self.outputs, len(second) * self.outputs)
         reporter = Reporter(progress)
         with reporter.running():
-            outer = self._gradients(first, reporter, measure_rows=True, chunk=tile)
-            if Y is None and outer.chunk >= len(first):
+            outer = self._gradients(first, reporter, True, on_host=True, chunk=tile)
+            if Y is None and tile >= len(first):
                 return next(V @ V.T for _, V in outer.chunks())
-            inner = self._gradients(second, reporter, measure_rows=True)
+            inner = self._gradients(second, reporter, True, on_host=True)
             parts = [inner.matmat(V.T).T for _, V in outer.chunks()]
         return np.concatenate(parts)
 
@@ -187,7 +188,8 @@ class Embedding:
         """How many examples of X have Fisher vectors that fit in the budget, beside the result and a chunk of Y."""
         budget, item = parse_memory(memory), self.model.layout.dtype.itemsize
         example = self.outputs * self.model.layout.size * item
-        fixed = 2 * rows * columns * item + self._chunk(example) * example
+        microbatch = self._fitting_microbatch(True, max(rows, columns) // self.outputs)
+        fixed = 2 * rows * columns * item + (self._chunk(microbatch) + 2 * microbatch) * example
         if budget < fixed + example:
             raise ValueError(
                 f"memory={human(budget)} does not hold the {rows:,} x {columns:,} kernel and a tile of Fisher vectors: "
@@ -200,9 +202,10 @@ class Embedding:
 
         The shares of a component sum to one: they say in which layers it lives.
         """
-        squares = {name: np.zeros(self.rank) for name in self.model.layout.slices}
-        for name, place in self.model.layout.slices.items():
-            squares[name] = np.sum(np.asarray(self.right[place], np.float64) ** 2, axis=0)
+        squares = {
+            name: np.sum(np.asarray(self.right[place], np.float64) ** 2, axis=0)
+            for name, place in self.model.layout.slices.items()
+        }
         total = np.sum(list(squares.values()), axis=0)
         return {name: part / np.where(total > 0, total, 1) for name, part in squares.items()}
 
@@ -214,33 +217,32 @@ class Embedding:
         self._check_probe(examples)
         return examples
 
-    @staticmethod
-    def _fitting_microbatch(microbatch: int, on_host: bool, count: int) -> int:
-        return min(microbatch, 64 if on_host else CHUNK_ROWS, 1 << (count - 1).bit_length())
+    def _fitting_microbatch(self, on_host: bool, count: int) -> int:
+        return min(self.microbatch, 64 if on_host else CHUNK_ROWS, 1 << (count - 1).bit_length())
 
-    def _chunk(self, bytes_per_example: int) -> int:
-        return max(1, min(CHUNK_ROWS // self.outputs, CHUNK_BYTES // bytes_per_example))
+    def _chunk(self, microbatch: int) -> int:
+        """Examples whose Fisher vectors are held at a time: 256 rows or 1 GB at most, but a microbatch at least."""
+        example = self.outputs * self.model.layout.size * self.model.layout.dtype.itemsize
+        return max(microbatch, min(CHUNK_ROWS // self.outputs, CHUNK_BYTES // example))
 
     def _gradients(
-        self, examples: Examples, reporter: Reporter, *, measure_rows: bool, chunk: int | None = None
+        self, examples: Examples, reporter: Reporter, measure_rows: bool, *, on_host: bool, chunk: int | None = None
     ) -> GradientFeatures:
-        on_host = isinstance(self.right, np.ndarray)
-        microbatch = self._fitting_microbatch(self.microbatch, on_host, len(examples))
-        row = self.outputs * self.model.layout.size * self.model.layout.dtype.itemsize
+        microbatch = self._fitting_microbatch(on_host, len(examples))
         features = GradientFeatures(
             self._differentiator, examples, self.moments, microbatch=microbatch, on_host=on_host, reporter=reporter,
-            chunk=chunk or max(microbatch, self._chunk(row)), measure_rows=measure_rows,
+            chunk=chunk or self._chunk(microbatch), measure_rows=measure_rows,
         )  # fmt: skip
         features.label("embedding" if chunk is None else "kernel")
         return features
 
     def _features(self, examples: Examples, reporter: Reporter) -> GradientFeatures | ProductFeatures:
-        if self.engine != "products":
-            return self._gradients(examples, reporter, measure_rows=False)
         on_host = isinstance(self.right, np.ndarray)
+        if self.engine != "products":
+            return self._gradients(examples, reporter, False, on_host=on_host)
         features = ProductFeatures(
             self._differentiator, examples, self.moments, columns=min(32, self.rank), on_host=on_host,
-            microbatch=self._fitting_microbatch(self.microbatch, on_host, len(examples)), reporter=reporter,
+            microbatch=self._fitting_microbatch(on_host, len(examples)), reporter=reporter,
         )  # fmt: skip
         features.label("embedding")
         return features

@@ -20,14 +20,15 @@ from nfk.blocks import gram, placed, product
 from nfk.embedding import Embedding
 from nfk.files import describe_model
 from nfk.moments import Moments
+from nfk.svd import largest_positive
 
 
 def merge(first: Embedding, second: Embedding, rank: int | None = None) -> Embedding:
     """The embedding of both data sets together, rows of the first before those of the second. No pass over the data.
 
     Exact where both fits have full rank; otherwise what the two left out is missing, and the residuals bound its
-    effect: |s_i(joint) - s_i(found)| <= |what is missing|. `rank` is the larger of the two by default. Costs
-    2 P (k_1 + k_2 + 2)^2 operations, holds two more blocks of P x (k_1 + k_2 + 2).
+    effect: |s_i(joint) - s_i(found)| <= |what is missing|. `rank` is the larger of the two by default (less where both
+    together have less). Costs 2 P (k_1 + k_2 + 2)^2 operations, holds two more blocks of P x (k_1 + k_2 + 2).
     """
     _check(first, second)
     moments = joint_moments(first, second)
@@ -40,6 +41,8 @@ def merge(first: Embedding, second: Embedding, rank: int | None = None) -> Embed
     # L = A inner with A orthonormal, so the left vectors are A U = L inner^-1 U, and likewise on the right.
     left_vectors = left @ (np.linalg.pinv(inner, rcond=1e-12) @ U[:, :rank]).astype(left.dtype)
     right_vectors = product(right, (np.linalg.pinv(outer, rcond=1e-12) @ W[:rank].T).astype(right.dtype))
+    signs = largest_positive(left_vectors).astype(left.dtype)
+    left_vectors, right_vectors = left_vectors * signs, right_vectors * signs
     trace = sum(_trace(part, moments) for part in (first, second))
     missing = np.sqrt(sum(_missing(part, moments) ** 2 for part in (first, second))) / values
     return replace(
@@ -85,7 +88,7 @@ def _rescaling(part: Embedding, moments: Moments) -> np.ndarray:
 
 
 def _root(block: np.ndarray) -> np.ndarray:
-    """A square matrix R with block' block = R' R, in float64, whose rows of rounding error are zero."""
+    """A square matrix R with block' block = R' R, in float64."""
     values, vectors = np.linalg.eigh(gram(block, block))
     return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
 
@@ -135,7 +138,8 @@ def _check(first: Any, second: Any) -> None:
             f"the first embedding is of examples of shape {first.example_shapes}, the second of "
             f"{second.example_shapes}: both must be of one kind"
         )
-    if (jax.random.key_data(first.score_key) != jax.random.key_data(second.score_key)).any():
+    random = a.expectation == "model" or a.family.endswith("vae")
+    if random and (jax.random.key_data(first.score_key) != jax.random.key_data(second.score_key)).any():
         raise ValueError("the two embeddings were fitted with different keys: fit both with the same key")
     if a.expectation == "model" and not np.allclose(first.moments.scale, second.moments.scale, rtol=1e-2):
         raise ValueError("the two embeddings have moments over different samples: fit both with one model and key")

@@ -183,7 +183,7 @@ def certify(
     Z = Z.astype(np.float64)
     rotation, values = _ritz(Z.T @ Z, gram(Q, Q), operator.dtype)
     Z = Z @ rotation
-    signs = _signs(Z)
+    signs = largest_positive(Z)
     Z, rotation = Z * signs, rotation * signs
     Q = rotate(Q, rotation)
     alive = np.where(values > 0, values, 1)
@@ -215,7 +215,7 @@ def _ritz(projected: np.ndarray, metric: np.ndarray, dtype: np.dtype) -> tuple[n
     return rotation, np.where(values > floor, values, 0)
 
 
-def _signs(left: np.ndarray) -> np.ndarray:
+def largest_positive(left: np.ndarray) -> np.ndarray:
     """The sign rule: in each left vector the entry of largest magnitude is positive."""
     peak = left[np.abs(left).argmax(axis=0), np.arange(left.shape[1])]
     return np.where(peak < 0, -1.0, 1.0)

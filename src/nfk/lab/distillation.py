@@ -20,7 +20,7 @@ from flax import nnx
 
 from nfk.lab.training import cross_entropy, momentum, train_module
 from nfk.tasks import distillation as losses
-from nfk.tasks.checks import as_labels, same_length
+from nfk.tasks.checks import as_features, as_labels, one_of, same_length
 
 Signals = Mapping[str, Any]
 
@@ -49,7 +49,8 @@ class Teacher:
 
     @classmethod
     def of(cls, network: Any, images: np.ndarray, embedding: np.ndarray | None = None, batch: int = 250) -> Teacher:
-        """The logits, maps and features of `network` on `images`; `embedding` is any (n, k) target beside them."""
+        """The logits, maps and features of `network`, put in eval mode, on `images`; and any (n, k) target."""
+        network.eval()
         compiled = nnx.jit(look)
         parts = [compiled(network, jnp.asarray(images[a : a + batch])) for a in range(0, len(images), batch)]
         join = lambda pick: np.concatenate([np.asarray(pick(part)) for part in parts])  # noqa: E731
@@ -67,8 +68,9 @@ class Teacher:
         """The same with another (n, k) target for `EmbeddingTarget`."""
         if embedding is None:
             return self
+        embedding = as_features("embedding", embedding)
         same_length("embedding", embedding, "the teacher", len(self.fingerprints))
-        return Teacher({**self.signals, "embedding": np.asarray(embedding, np.float32)}, self.fingerprints)
+        return Teacher({**self.signals, "embedding": embedding.astype(np.float32)}, self.fingerprints)
 
 
 def fingerprints(images: np.ndarray) -> np.ndarray:
@@ -171,13 +173,13 @@ class Variational(Method):
 class EmbeddingTarget(Method):
     """NFKD: a linear head on the student's pooled features predicts the teacher's k numbers.
 
-    The paper leaves the weight of the labels open; a half was the best of 0.1, 0.5 and 0.9 on held-out training images
-    (results/tasks/distillation.json).
+    The paper leaves the weight of the labels open; `lab.tasks.distillation` chooses it on held-out training images.
     """
 
     signals = ("embedding",)
 
     def __init__(self, distance: losses.Distance = "squared", label_weight: float = 0.5, name: str = "NFKD") -> None:
+        one_of("distance", distance, losses.DISTANCES)
         self.distance: losses.Distance = distance
         self.name, self.label_weight, self.weight = name, label_weight, 1 - label_weight
 
@@ -239,7 +241,7 @@ def _signals(images: np.ndarray, method: Method, teacher: Teacher | None) -> dic
     missing = [name for name in method.signals if name not in teacher.signals]
     if missing:
         raise ValueError(
-            f"{method.name} needs the teacher's {missing[0]!r}, but it has {sorted(teacher.signals)}: add it with "
-            "Teacher.of(..., embedding=...) or .with_embedding(...)"
+            f"{method.name} needs the teacher's {missing[0]!r}, but it has {sorted(teacher.signals)}: "
+            + ("add it with .with_embedding(...)" if missing[0] == "embedding" else "use Teacher.of(network, images)")
         )
     return {name: teacher.signals[name] for name in method.signals}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from pathlib import Path
 
@@ -98,7 +99,8 @@ def curves(
         if spread:
             low, high = np.subtract(up, spread[0]), np.add(up, spread[0])
             axis.fill_between(across, low, high, color=color, alpha=0.15, lw=0)
-    for style, (name, level) in zip(("--", ":", "-.", (0, (5, 1)), (0, (1, 3))), (levels or {}).items(), strict=False):
+    styles = itertools.cycle(("--", ":", "-.", (0, (5, 1)), (0, (1, 3)), (0, (3, 1, 1, 1, 1, 1))))
+    for style, (name, level) in zip(styles, (levels or {}).items(), strict=False):
         axis.axhline(level, color=QUIET, lw=1.2, ls=style, label=f"{name}, {level:.1f}")
     if logarithmic:
         ticks = list(next(iter(lines.values()))[0])

@@ -8,10 +8,15 @@ import numpy as np
 from scipy import sparse
 
 
-def as_features(name: str, features: Any) -> Any:
-    """A matrix with one row per example, floating-point and finite; sparse ones stay sparse."""
+def as_features(name: str, features: Any, *, sparse_too: bool = False) -> Any:
+    """A matrix with one row per example, floating-point and finite; sparse ones stay sparse where that is allowed."""
     if sparse.issparse(features):
-        features, values = features.tocsr(), features.data
+        if not sparse_too:
+            raise TypeError(
+                f"{name} is sparse, and this needs a dense matrix: use {name}.toarray(), or an embedding of it"
+            )
+        features = features.tocsr()
+        values, row_of = features.data, lambda bad: int(np.searchsorted(features.indptr, bad, side="right")) - 1
     else:
         features = np.asarray(features)
         if features.ndim != 2:
@@ -19,15 +24,13 @@ def as_features(name: str, features: Any) -> Any:
                 f"{name} has shape {features.shape}, but features are a matrix with one row per example: use "
                 f"{name}.reshape(len({name}), -1)"
             )
-        values = features
+        values, row_of = features.reshape(-1), lambda bad: bad // features.shape[1]
     if 0 in features.shape:
         raise ValueError(f"{name} has shape {features.shape}: there must be at least one example and one feature")
-    if not np.issubdtype(features.dtype, np.floating):
-        features = features.astype(np.float32)
-    if not np.isfinite(values).all():
-        rows = np.isfinite(features).all(axis=1) if values is features else np.zeros(1)
-        raise ValueError(f"{name}[{int(np.argmin(rows))}] holds NaN or infinity: look at that example")
-    return features
+    finite = np.isfinite(values)
+    if not finite.all():
+        raise ValueError(f"{name}[{row_of(int(np.argmin(finite)))}] holds NaN or infinity: look at that example")
+    return features if np.issubdtype(features.dtype, np.floating) else features.astype(np.float32)
 
 
 def as_labels(name: str, labels: Any, features_name: str, count: int) -> np.ndarray:

@@ -16,6 +16,7 @@ from nfk.tasks.checks import as_features, one_of, whole
 
 Target = Literal["scaled", "whitened"]
 Distance = Literal["squared", "cosine"]
+DISTANCES = ("squared", "cosine")
 
 
 def embedding_targets(
@@ -43,10 +44,14 @@ def embedding_targets(
 
 def embedding_loss(predicted: jax.Array, target: jax.Array, distance: Distance = "squared") -> jax.Array:
     """NFKD: the squared distance, or 1 - cosine, of the student's k numbers and the teacher's; mean over the batch."""
-    if distance == "squared":
+    if one_of("distance", distance, DISTANCES) == "squared":
         return jnp.mean(jnp.sum((predicted - target) ** 2, axis=1))
-    lengths = jnp.linalg.norm(predicted, axis=1) * jnp.linalg.norm(target, axis=1)
-    return jnp.mean(1 - jnp.sum(predicted * target, axis=1) / jnp.maximum(lengths, 1e-6))
+    return jnp.mean(1 - jnp.sum(_unit(predicted, 1) * _unit(target, 1), axis=1))
+
+
+def _unit(vectors: jax.Array, axis: int) -> jax.Array:
+    """At length one along an axis; zero stays zero, with a finite gradient (a ReLU's map may be zero everywhere)."""
+    return vectors * jax.lax.rsqrt(jnp.maximum(jnp.sum(vectors**2, axis=axis, keepdims=True), 1e-12))
 
 
 def softened(student: jax.Array, teacher: jax.Array, temperature: float = 4.0) -> jax.Array:
@@ -68,8 +73,7 @@ def attention(student: Sequence[jax.Array], teacher: Sequence[jax.Array]) -> jax
     """
 
     def look(maps: jax.Array) -> jax.Array:
-        flat = jnp.mean(maps**2, axis=-1).reshape(len(maps), -1)
-        return flat / jnp.maximum(jnp.linalg.norm(flat, axis=1, keepdims=True), 1e-6)
+        return _unit(jnp.mean(maps**2, axis=-1).reshape(len(maps), -1), 1)
 
     return sum((jnp.mean((look(s) - look(t)) ** 2) for s, t in zip(student, teacher, strict=True)), jnp.zeros(()))
 
@@ -81,8 +85,7 @@ def selectivity(student: Sequence[jax.Array], teacher: Sequence[jax.Array]) -> j
     """
 
     def channels(maps: jax.Array) -> jax.Array:
-        flat = maps.reshape(len(maps), -1, maps.shape[-1])
-        return flat / jnp.maximum(jnp.linalg.norm(flat, axis=1, keepdims=True), 1e-6)
+        return _unit(maps.reshape(len(maps), -1, maps.shape[-1]), 1)
 
     def mean_kernel(a: jax.Array, b: jax.Array) -> jax.Array:
         return jnp.mean(jnp.einsum("npc,npd->ncd", a, b) ** 2)

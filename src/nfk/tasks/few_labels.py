@@ -44,6 +44,7 @@ def few_labels(
     """
     features, labels, test, test_labels = checked_sets(features, labels, test, test_labels)
     seeds = whole("seeds", seeds, 1, None, "each is a draw of the labelled examples")
+    strengths = grid(loss, strengths)
     classes = np.unique(labels)
     remedy = "each class needs a label, and no more labels can be drawn than there are"
     budgets = [whole("budget", budget, len(classes), len(labels), remedy) for budget in budgets]
@@ -54,7 +55,7 @@ def few_labels(
         scores, chosen = [], []
         for seed in range(seeds):
             rows = balanced_draw(labels, budget, np.random.default_rng([seed, budget]))
-            strength = _strength_by_folds(features[rows], labels[rows], sorted(grid(loss, strengths)), loss, seed)
+            strength = _strength_by_folds(features[rows], labels[rows], strengths, loss, seed)
             classifier = fit_linear(features[rows], labels[rows], strength=strength, loss=loss)
             scores.append(np.mean(classifier.correct(test, test_labels)))
             chosen.append(strength)

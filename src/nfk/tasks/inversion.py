@@ -30,6 +30,14 @@ class Inversion:
         same_width("embeddings", embeddings, "the inversion", len(self.weights))
         return (embeddings @ self.weights + self.intercept).astype(embeddings.dtype)
 
+    def determination(self, embeddings: Any, latents: Any) -> Estimate:
+        """R^2 on other examples: the share of the latents' variance (about their own mean) that the map explains."""
+        H = as_features("latents", latents).astype(np.float64)
+        guess = self(embeddings)
+        same_length("latents", H, "embeddings", len(guess))
+        errors, spread = (H - guess) ** 2, (H - H.mean(axis=0)) ** 2
+        return _determination(errors.sum(axis=1), spread.sum(axis=1))
+
 
 def invert(embeddings: Any, latents: Any, *, intercept: bool = True, held_out: float = 0.1) -> Inversion:
     """Regress the latents h of generated images G(h) on their embeddings e(G(h)); the ridge by leave-one-out.

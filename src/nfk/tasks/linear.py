@@ -37,7 +37,7 @@ class LinearClassifier:
     converged: bool
 
     def predict(self, features: Any) -> np.ndarray:
-        features = as_features("features", features)
+        features = as_features("features", features, sparse_too=True)
         same_width("features", features, "the classifier", self.weights.shape[1])
         scores = np.asarray(features @ self.weights.T) + self.intercept
         largest = (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
@@ -52,7 +52,7 @@ class LinearClassifier:
 
 def fit_linear(features: Any, labels: Any, *, strength: float = 1.0, loss: Loss = "logistic") -> LinearClassifier:
     """The minimiser of the sum above; a smaller `strength` regularises more. 4 n d classes operations an iteration."""
-    features = as_features("features", features)
+    features = as_features("features", features, sparse_too=True)
     labels = as_labels("labels", labels, "features", features.shape[0])
     classes = at_least_two_classes("labels", labels)
     if not strength > 0:
@@ -83,4 +83,4 @@ def _squared_hinge(features: Any, labels: np.ndarray, classes: np.ndarray, stren
     options = {"maxiter": ITERATIONS, "gtol": 1e-4 * steepest, "ftol": 1e-9}
     found = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", options=options)
     matrix = found.x.reshape(width + 1, len(classes)).astype(dtype)
-    return LinearClassifier(classes, np.ascontiguousarray(matrix[:-1].T), matrix[-1], found.nit < ITERATIONS)
+    return LinearClassifier(classes, np.ascontiguousarray(matrix[:-1].T), matrix[-1], bool(found.success))

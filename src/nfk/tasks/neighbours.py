@@ -33,7 +33,9 @@ class Retrieval:
 
 def nearest(reference: Any, queries: Any, count: int = 10, metric: Metric = "cosine") -> Neighbours:
     """The `count` nearest reference examples of every query. n_queries * n_reference * d operations."""
-    reference, queries = as_features("reference", reference), as_features("queries", queries)
+    reference, queries = (
+        as_features(n, part, sparse_too=True) for n, part in (("reference", reference), ("queries", queries))
+    )
     same_width("queries", queries, "reference", reference.shape[1])
     count = whole("count", count, 1, reference.shape[0], "there are no more reference examples")
     one_of("metric", metric, ("cosine", "euclidean"))
@@ -46,10 +48,10 @@ def retrieval(
     reference: Any, labels: Any, queries: Any, query_labels: Any, count: int = 10, metric: Metric = "cosine"
 ) -> Retrieval:
     """How well labels travel to neighbours. A tie in the vote goes to the class whose neighbours are nearer."""
-    found = nearest(reference, queries, count, metric)
-    labels = as_labels("labels", labels, "reference", len(reference))
-    query_labels = as_labels("query_labels", query_labels, "queries", len(found.rows))
+    labels = as_labels("labels", labels, "reference", np.shape(reference)[0])
+    query_labels = as_labels("query_labels", query_labels, "queries", np.shape(queries)[0])
     all_classes_known("query_labels", query_labels, labels, "labels")
+    found = nearest(reference, queries, count, metric)
     classes, codes = np.unique(labels, return_inverse=True)
     votes = np.zeros((len(found.rows), len(classes)))
     order = np.arange(count)

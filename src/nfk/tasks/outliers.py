@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from nfk.tasks.estimates import NORMAL, Estimate
+from nfk.tasks.estimates import NORMAL, Estimate, proportion
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,11 @@ def detection(inliers: Any, outliers: Any) -> Detection:
     value = float(above.mean())
     half = NORMAL * float(np.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / n))
     limit = np.quantile(inside, 0.95)
-    auroc = Estimate(value, max(value - half, 0.0), min(value + half, 1.0))
+    low, high = max(value - half, 0.0), min(value + half, 1.0)
+    if half == 0:  # all on one side: what as many examples as the smaller sample has can still hide
+        hidden = 1 - proportion(np.ones(min(m, n))).low
+        low, high = max(value - hidden, 0.0), min(value + hidden, 1.0)
+    auroc = Estimate(value, low, high)
     return Detection(auroc, float(np.mean(outside <= limit)))
 
 

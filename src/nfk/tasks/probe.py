@@ -44,7 +44,7 @@ class Probe:
 
     def predict(self, features: Any) -> np.ndarray:
         """The guessed labels of other examples."""
-        return self.classifier.predict(as_features("features", features) / self.scale)
+        return self.classifier.predict(as_features("features", features, sparse_too=True) / self.scale)
 
 
 def probe(
@@ -68,7 +68,7 @@ def probe(
     train, test = train / scale, test / scale
     kept, held = held_out_rows(labels, 0.1, np.random.default_rng(seed))
     scores = {}
-    for strength in sorted(grid(loss, strengths)):
+    for strength in grid(loss, strengths):
         fitted = fit_linear(train[kept], labels[kept], strength=strength, loss=loss)
         scores[strength] = float(np.mean(fitted.predict(train[held]) == labels[held]))
     best = max(scores, key=lambda strength: scores[strength])  # the most regularised among equals
@@ -84,6 +84,7 @@ def probe_by_rank(
     train, labels, test, test_labels = checked_sets(train, labels, test, test_labels)
     limit, remedy = train.shape[1], "a fit with a larger rank gives more components"
     ranks = [whole("k", k, 1, limit, remedy) for k in ranks]
+    options["strengths"] = grid(options.get("loss", "logistic"), options.get("strengths"))
     return {k: probe(train[:, :k], labels, test[:, :k], test_labels, **options) for k in ranks}
 
 
@@ -96,6 +97,7 @@ def kernel_features(K: Any, *others: Any) -> tuple[np.ndarray, ...]:
     entries costs a probe of n features. n^3 operations.
     """
     K = np.asarray(K)
+    K = K if np.issubdtype(K.dtype, np.floating) else K.astype(np.float64)
     if K.ndim != 2 or K.shape[0] != K.shape[1]:
         raise ValueError(f"K has shape {K.shape}, but the kernel of the training examples is square")
     for other in others:
@@ -107,9 +109,12 @@ def kernel_features(K: Any, *others: Any) -> tuple[np.ndarray, ...]:
     return train, *((np.asarray(other) @ (vectors / np.sqrt(values))).astype(K.dtype) for other in others)
 
 
-def grid(loss: Loss, strengths: Iterable[float] | None) -> Iterable[float]:
-    """The strengths to choose from: those given, or the usual ones of the loss."""
-    return STRENGTHS[one_of("loss", loss, tuple(STRENGTHS))] if strengths is None else strengths
+def grid(loss: Loss, strengths: Iterable[float] | None) -> list[float]:
+    """The strengths to choose from, rising: those given, or the usual ones of the loss."""
+    chosen = sorted(STRENGTHS[one_of("loss", loss, tuple(STRENGTHS))] if strengths is None else strengths)
+    if not chosen:
+        raise ValueError("strengths is empty: give at least one number, or None for the usual ones")
+    return chosen
 
 
 def held_out_rows(labels: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -131,7 +136,7 @@ def row_length(features: Any) -> float:
 
 
 def checked_sets(train: Any, labels: Any, test: Any, test_labels: Any) -> tuple:
-    train, test = as_features("train", train), as_features("test", test)
+    train, test = as_features("train", train, sparse_too=True), as_features("test", test, sparse_too=True)
     labels = as_labels("labels", labels, "train", train.shape[0])
     test_labels = as_labels("test_labels", test_labels, "test", test.shape[0])
     same_width("test", test, "train", train.shape[1])

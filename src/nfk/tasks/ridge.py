@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from nfk.tasks.checks import as_features, same_length, same_width, whole
+from nfk.tasks.checks import all_classes_known, as_features, same_length, same_width, whole
 from nfk.tasks.estimates import Estimate, average
 
 RELATIVE_RIDGES = tuple(10.0**power for power in np.arange(-7, 3.01, 0.5))
@@ -41,7 +41,8 @@ class Ridge:
         rows = as_features("rows", rows)
         same_width("rows", rows, "the fit", len(self.weights))
         result = rows @ self.weights
-        return (result[:, 0] if self.vector else result) + offset
+        result = result[:, 0] if self.vector else result
+        return result + _checked_offset(offset, result.shape)
 
 
 def kernel_ridge(
@@ -102,17 +103,28 @@ def _left_out(
 def _checked_targets(targets: Any, offset: Any, rows: int, outputs: int) -> tuple[np.ndarray, bool]:
     """Targets less the offset, as a matrix; and whether they were a vector."""
     y = np.asarray(targets, np.float64)
+    if outputs > 1 and y.shape == (rows // outputs, outputs):
+        raise ValueError(f"targets has shape {y.shape}, but the data has one row per output: use targets.reshape(-1)")
     same_length("targets", y, "the data", rows)
     if rows % outputs:
         raise ValueError(f"outputs={outputs} does not divide the {rows} rows: each example has as many rows as outputs")
-    y = y - np.asarray(offset, np.float64)
+    y = y - _checked_offset(offset, y.shape)
     if not np.isfinite(y).all():
         raise ValueError("targets or offset hold NaN or infinity: look at them")
     return (y[:, None], True) if y.ndim == 1 else (y, False)
+
+
+def _checked_offset(offset: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A number, or one for every target: another shape would be spread over the targets in silence."""
+    offset = np.asarray(offset, np.float64)
+    if offset.ndim and offset.shape != shape:
+        raise ValueError(f"offset has shape {offset.shape}, but the targets have {shape}: reshape it to theirs")
+    return offset
 
 
 def one_hot(labels: Any, classes: Any = None) -> np.ndarray:
     """Targets for classification by regression: 1 for the label's class less the share of one class, (n, classes)."""
     labels = np.asarray(labels)
     classes = np.unique(labels) if classes is None else np.asarray(classes)
+    all_classes_known("labels", labels, classes, "classes")
     return (labels[:, None] == classes).astype(np.float64) - 1 / len(classes)

@@ -69,7 +69,8 @@ def spectrum(eigenvalues: Any, trace: float, rows: int) -> Spectrum:
 def mean_share(embeddings: Any, trace: float) -> float:
     """n |mean of the rows|^2 / trace: how much of the variance is one shift common to all examples.
 
-    For a GAN the mean z is that of generated images, and the first component may be little else than the shift.
+    For a GAN the mean z is that of generated images, and the first component may be little else than the shift. Of an
+    embedding, it is the part of the shift within the top k components: a lower bound.
     """
     rows = np.asarray(embeddings, np.float64)
     return float(len(rows) * np.sum(rows.mean(axis=0) ** 2) / trace)

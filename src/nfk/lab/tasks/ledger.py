@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -23,7 +24,11 @@ Row = dict[str, Any]
 
 
 class Ledger:
-    """Measurements of one task by name, each a dict of numbers, in RUNS/TASK/ledger.json."""
+    """Measurements of one task by name, each a dict of numbers, in RUNS/TASK/ledger.json.
+
+    Each is kept with its settings: the constants of the module that measures it, and the plain arguments. Where those
+    have changed since, it is measured again.
+    """
 
     def __init__(self, task: str, runs: Path = RUNS, say: Callable[[str], None] = print) -> None:
         self.folder, self.say = runs / task, say
@@ -32,26 +37,41 @@ class Ledger:
 
     def once(self, name: str, measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
         """What was measured under that name, or what `measure(*arguments)` measures now."""
-        if name not in self.known:
+        settings = settings_of(measure, arguments)
+        if name not in self.known or self.known[name]["settings"] != settings:
             started = time.perf_counter()
-            self.known[name] = {key: _plain(value) for key, value in measure(*arguments).items()}
+            found = {key: _plain(value) for key, value in measure(*arguments).items()}
+            self.known[name] = {"settings": settings, "found": found}
             _write(self.path, self.known)
-            shown = "  ".join(f"{key} {value:.4g}" for key, value in self.known[name].items() if _is_number(value))
+            shown = "  ".join(f"{key} {value:.4g}" for key, value in found.items() if isinstance(value, (int, float)))
             self.say(f"{name}: {shown}  [{time.perf_counter() - started:.0f} s]")
-        return self.known[name]
+        return self.known[name]["found"]
 
-    def arrays(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, np.ndarray]:
+    def arrays(self, name: str, make: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, np.ndarray]:
         """Arrays that several measurements share, made once and kept in a file beside the ledger."""
-        path = self.folder / f"{name}.npz"
-        if not path.exists():
-            self.say(f"{name}: computing")
-            found = make()
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".part", delete=False) as part:
-                np.savez(part, **found)
-            os.replace(part.name, path)
-        with np.load(path, allow_pickle=False) as archive:
-            return dict(archive)
+        path, settings = self.folder / f"{name}.npz", json.dumps(settings_of(make, arguments))
+        if path.exists():
+            with np.load(path, allow_pickle=False) as archive:
+                if "settings" in archive and str(archive["settings"]) == settings:
+                    return {key: archive[key] for key in archive.files if key != "settings"}
+        self.say(f"{name}: computing")
+        found = {key: np.asarray(value) for key, value in make(*arguments).items()}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".part", delete=False) as part:
+            np.savez(part, settings=np.array(settings), **found)  # pyright: ignore[reportArgumentType]
+        os.replace(part.name, path)
+        return found
+
+
+def settings_of(function: Callable, arguments: tuple) -> dict[str, Any]:
+    """What a measurement depends on, as far as numbers and words tell: sizes, ranks, grids (but not how many seeds)."""
+    names = vars(sys.modules[function.__module__])
+    constants = {name: value for name, value in names.items() if name.isupper() and name != "SEEDS" and _simple(value)}
+    return json.loads(json.dumps({**constants, "arguments": [value for value in arguments if _simple(value)]}))
+
+
+def _simple(value: Any) -> bool:
+    return isinstance(value, (int, float, str)) or (isinstance(value, tuple) and all(map(_simple, value)))
 
 
 def row(method: str, values: Iterable[float], *, metric: str, **facts: Any) -> Row:
@@ -81,7 +101,3 @@ def _write(path: Path, content: Any) -> None:
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
