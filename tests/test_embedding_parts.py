@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from registry import mlp, mlp_params, vectors
 
 import nfk
+from nfk.memory import parse_memory
 
 
 def rows_of(case, start, stop):
@@ -35,7 +38,20 @@ def test_parts_are_those_of_the_fisher_vector(double):
     Q = np.asarray(double.embedding.right)
     rest = double.V - double.V @ Q @ Q.T
     near(parts.outside, np.sum(rest**2, axis=1))
-    assert ((parts.outside_share >= 0) & (parts.outside_share <= 1)).all()
+    near(parts.outside_share, np.sum(rest**2, axis=1) / np.sum(double.V**2, axis=1))
+
+
+def test_a_basis_on_a_device_says_the_same(double):
+    device = replace(double.embedding, right=jnp.asarray(double.embedding.right))
+    parts, expected = device.decompose(double.X), double.embedding.decompose(double.X)
+    near(parts.outside, expected.outside)
+    near(parts.embedding, expected.embedding)
+    near(device.gram(double.X), double.K)
+    assert isinstance(device.gram(double.X), np.ndarray)
+    assert isinstance(device.truncated(2).right, jax.Array)
+    merged = nfk.merge(device, device)
+    assert isinstance(merged.right, jax.Array)
+    near(merged.eigenvalues, 2 * double.embedding.eigenvalues[: merged.rank], 1e-7)
 
 
 def test_the_exact_kernel_in_tiles_is_the_dense_one(double):
@@ -44,8 +60,13 @@ def test_the_exact_kernel_in_tiles_is_the_dense_one(double):
     near(double.embedding.gram(double.X), double.K)
     near(double.embedding.gram(few, double.X), block @ double.V.T)
     item = 8 * double.model.layout.size * double.outputs
-    budget = 2 * 8 * block.shape[0] * double.rows + 256 * item + 4 * item  # tiles of four examples or few more
-    near(double.embedding.gram(few, double.X, memory=budget), block @ double.V.T)
+    for first, second, expected in ((few, double.X, block @ double.V.T), (double.X, None, double.K)):
+        with pytest.raises(ValueError, match="give at least") as refused:
+            double.embedding.gram(first, second, memory=1)
+        least = parse_memory(str(refused.value).split("give at least ")[1].split(",")[0])
+        budget = int(least * 1.1) + 3 * item  # tiles of a few examples
+        assert double.embedding._rows_within(budget, *expected.shape) < expected.shape[0] // double.outputs
+        near(double.embedding.gram(first, second, memory=budget), expected)
 
 
 def test_truncated_is_the_fit_of_that_rank(double):
@@ -154,8 +175,11 @@ class TestBadInput:
             nfk.merge(embedding, other)
         with pytest.raises(ValueError, match="different networks or options"):
             nfk.merge(embedding, nfk.fit(nfk.classifier(mlp, self.model.params, damping=0.1), self.X, 3))
+        assert nfk.merge(embedding, nfk.fit(self.model, self.X, 3, key=1)).rank == 4  # nothing random in it
+        critic = lambda params, x: mlp(params, x)[0]  # noqa: E731
+        gan = nfk.gan(critic, mlp_params(self.dtype, 6, 8, 1), sample=lambda key, n: jax.random.normal(key, (n, 6)))
         with pytest.raises(ValueError, match="different keys"):
-            nfk.merge(embedding, nfk.fit(self.model, self.X, 3, key=1))
+            nfk.merge(nfk.fit(gan, self.X, 3), nfk.fit(gan, self.X, 3, key=1))
         with pytest.raises(TypeError, match="second is a ndarray"):
             nfk.merge(embedding, self.X)
         with pytest.raises(ValueError, match=r"rank=9 must be a whole number from 1 to 8"):
@@ -165,3 +189,6 @@ class TestBadInput:
         wide = nfk.classifier(mlp, mlp_params(self.dtype, 6, 9, 4))
         with pytest.raises(ValueError, match="different networks"):
             nfk.dataset_vector(self.model, self.X).distance(nfk.dataset_vector(wide, self.X))
+        twin = nfk.classifier(mlp, jax.tree.map(lambda leaf: 2 * leaf, self.model.params))
+        with pytest.raises(ValueError, match="different networks"):
+            nfk.dataset_vector(self.model, self.X).distance(nfk.dataset_vector(twin, self.X))

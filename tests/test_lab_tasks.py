@@ -34,9 +34,23 @@ class TestLedger:
     def test_what_was_measured_is_not_measured_again(self, tmp_path):
         calls = []
         measure = lambda value: calls.append(value) or {"accuracy": np.float64(value)}  # noqa: E731
-        assert Ledger("toy", tmp_path, silent).once("a", measure, 0.5) == {"accuracy": 0.5}
-        assert Ledger("toy", tmp_path, silent).once("a", measure, 0.7) == {"accuracy": 0.5}
+        for _ in range(2):
+            assert Ledger("toy", tmp_path, silent).once("a", measure, 0.5) == {"accuracy": 0.5}
         assert calls == [0.5]
+
+    def test_other_settings_are_measured_again(self, tmp_path, monkeypatch):
+        module = importlib.import_module("nfk.lab.tasks.ridge")
+        fake = lambda size: {"x": float(size)}  # noqa: E731
+        fake.__module__ = module.__name__
+        ledger = Ledger("toy", tmp_path, silent)
+        assert ledger.once("a", fake, 1) == {"x": 1}
+        assert ledger.once("a", fake, 2) == {"x": 2}
+        made = {"a": ledger.arrays("b", fake, 1)["x"]}
+        monkeypatch.setattr(module, "EXAMPLES", 17)
+        assert ledger.arrays("b", lambda: {"x": 5.0})["x"] == 5
+        monkeypatch.setattr(module, "SEEDS", 17)
+        assert ledger.known["a"]["settings"]["arguments"] == [2]
+        assert made["a"] == 1
 
     def test_an_interrupted_task_keeps_what_was_finished(self, tmp_path):
         def stop():
@@ -51,7 +65,7 @@ class TestLedger:
     def test_arrays_are_made_once(self, tmp_path):
         ledger = Ledger("toy", tmp_path, silent)
         first = ledger.arrays("x", lambda: {"a": np.arange(3), "b": 2.0})
-        again = ledger.arrays("x", dict)
+        again = ledger.arrays("x", lambda: {})
         np.testing.assert_array_equal(first["a"], again["a"])
         assert float(again["b"]) == 2
         assert [path.name for path in (tmp_path / "toy").iterdir()] == ["x.npz"]

@@ -293,6 +293,8 @@ class TestInversion:
         np.testing.assert_allclose(found, new, atol=2e-3)
         np.testing.assert_allclose(generate(found), generate(new), atol=1e-2)
         assert inversion.score.value > 0.9999
+        assert inversion.determination(embedding(generate(new)), new).value > 0.9999
+        assert inversion.determination(embedding(generate(new)), new[::-1]).value < 0.5
 
     def test_unrelated_latents_have_no_determination(self):
         rng = RNG(9)
@@ -393,6 +395,7 @@ class TestOutliers:
         rng = RNG(14)
         far = detection(rng.standard_normal(100), rng.standard_normal(100) + 50)
         assert (far.auroc.value, far.missed_at_95) == (1, 0)
+        assert 0.9 < far.auroc.low < 1 == far.auroc.high  # a hundred examples cannot show certainty
         same = detection(rng.standard_normal(500), rng.standard_normal(500))
         assert same.auroc.low < 0.5 < same.auroc.high
         assert 0.9 < same.missed_at_95 < 0.99
@@ -475,6 +478,14 @@ class TestBadInput:
             (kernel_ridge, r"K has shape \(60, 6\), but .* square"),
             (lambda X, y: feature_ridge(X, y[:5]), r"targets has length 5, but the data holds 60"),
             (lambda X, y: feature_ridge(X, y, outputs=7), r"outputs=7 does not divide the 60 rows"),
+            (
+                lambda X, y: feature_ridge(X, y, offset=X[:, :1]),
+                r"offset has shape \(60, 1\), but the targets have \(60,\)",
+            ),
+            (lambda X, y: feature_ridge(X, y).predict(X, X[:, :1]), r"offset has shape \(60, 1\)"),
+            (lambda X, y: feature_ridge(X, np.ones((20, 3)), outputs=3), r"one row per output: use targets.reshape"),
+            (lambda X, y: one_hot(y, [0, 1]), r"class .*2.* is in labels but has no labelled example in classes"),
+            (lambda X, y: probe(X, y, X, y, strengths=[]), r"strengths is empty"),
             (lambda X, y: feature_ridge(X, y, ridges=[0.0]), r"ridges=\[0.0\] must be positive"),
             (lambda X, y: feature_ridge(X, y).predict(X[:, :2]), r"rows has 2 features, but the fit has 6"),
             (lambda X, y: invert(X, X[:50]), r"latents has length 50, but embeddings holds 60"),
@@ -501,3 +512,12 @@ class TestBadInput:
     def test_a_sentence_each(self, call, message):
         with pytest.raises(ValueError, match=message):
             call(self.X, self.y)
+
+    def test_sparse_features_where_they_are_not_taken_and_nan_in_them(self):
+        wide = sparse.lil_matrix(self.X)
+        with pytest.raises(TypeError, match="features is sparse, and this needs a dense matrix"):
+            feature_ridge(wide, self.y)
+        assert retrieval(wide, self.y, wide, self.y, 1, "euclidean").accuracy.value == 1
+        wide[7, 2] = np.nan
+        with pytest.raises(ValueError, match=r"train\[7\] holds NaN"):
+            probe(wide, self.y, wide, self.y)

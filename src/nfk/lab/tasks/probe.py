@@ -38,10 +38,12 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
             method, loss = name.split(" | ")
             values = [one["accuracy"][name] for one in found]
             half = np.mean([one["half_interval"][name] for one in found])
+            strengths = [one["strength"][name] for one in found]
+            converged = all(one["converged"][name] for one in found)
             rows.append(
                 row(method, values, metric="test accuracy", network=family.network, data=family.data, loss=loss,
                     features=found[0]["features"][name], examples=count, test_examples=tested,
-                    half_interval=float(half))
+                    half_interval=float(half), strengths=strengths, converged=converged)
             )  # fmt: skip
         _picture([line for line in rows if line["network"] == family.network], family, pictures)
     return rows
@@ -65,6 +67,8 @@ def _measure(family: Family, count: int, tested: int, seed: int, runs: Path) -> 
     return {
         "accuracy": {name: result.accuracy.value for name, result in made.items()},
         "half_interval": {name: (r.accuracy.high - r.accuracy.low) / 2 for name, r in made.items()},
+        "strength": {name: result.strength for name, result in made.items()},
+        "converged": {name: result.classifier.converged for name, result in made.items()},
         "features": features, "fisher": made[f"Fisher embedding, {MIDDLE} | logistic"].accuracy.value,
         "full": made[f"{FULL} | logistic"].accuracy.value,
     }  # fmt: skip
