@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from nfk.embedding import Embedding
 
 INK, ACCENT, QUIET = "#1b1f3b", "#d1495b", "#8d99ae"
+COLORS = (INK, ACCENT, "#2a9d8f", "#e9a23b", QUIET, "#6d597a", "#457b9d", "#9c6644")
 matplotlib.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
 
 
@@ -99,9 +100,9 @@ def curves(
         if spread:
             low, high = np.subtract(up, spread[0]), np.add(up, spread[0])
             axis.fill_between(across, low, high, color=color, alpha=0.15, lw=0)
-    styles = itertools.cycle(("--", ":", "-.", (0, (5, 1)), (0, (1, 3)), (0, (3, 1, 1, 1, 1, 1))))
-    for style, (name, level) in zip(styles, (levels or {}).items(), strict=False):
-        axis.axhline(level, color=QUIET, lw=1.2, ls=style, label=f"{name}, {level:.1f}")
+    styles = itertools.cycle(zip(COLORS[1:], itertools.cycle(("--", ":", "-.")), strict=False))
+    for (color, style), (name, level) in zip(styles, (levels or {}).items(), strict=False):
+        axis.axhline(level, color=color, lw=1.3, ls=style, label=f"{name}: {level:.1f}")
     if logarithmic:
         ticks = list(next(iter(lines.values()))[0])
         axis.set_xscale("log")
@@ -115,7 +116,7 @@ def curves(
 
 
 def _colors(count: int) -> list[str]:
-    return [INK, ACCENT, "#2a9d8f", "#e9a23b", QUIET, "#6d597a", "#457b9d", "#9c6644"][:count]
+    return list(itertools.islice(itertools.cycle(COLORS), count))
 
 
 def spectra(lines: dict[str, tuple], path: Path, title: str) -> Path:
