@@ -65,7 +65,7 @@ def _picture(pictures: Path) -> None:
     embedding = fisher(family, train.images, RANK, 0)
     found = nearest(embedding.training, embedding(test.images), COUNT)
     shown = np.concatenate([np.concatenate([test.images[i : i + 1], train.images[found.rows[i]]]) for i in range(12)])
-    title = "test digits (first column) and their nearest neighbours, DCGAN's Fisher embedding"
+    title = "test digits (first column) and their ten nearest, DCGAN"
     figures.grid(shown, pictures / "neighbours.png", title, columns=COUNT + 1)
 
 
