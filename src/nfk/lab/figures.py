@@ -91,6 +91,7 @@ def curves(
     y: str,
     levels: dict[str, float] | None = None,
     logarithmic: bool = False,
+    logarithmic_y: bool = False,
 ) -> Path:
     """Lines (x, y) or (x, y, spread) by name, and dashed levels to compare them with."""
     figure = Figure(figsize=(6.4, 3.8), layout="constrained")
@@ -108,7 +109,7 @@ def curves(
         axis.set_xscale("log")
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.minorticks_off()
-    axis.set(xlabel=x, ylabel=y)
+    axis.set(xlabel=x, ylabel=y, yscale="log" if logarithmic_y else "linear")
     axis.set_title(title, fontsize=11)
     axis.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)

@@ -48,7 +48,7 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
     shown = {name: line for name, line in curves.items() if "exact" in name}
     figures.curves(
         shown, pictures / "leave-one-out.png", "Choosing the ridge without refitting",
-        "log10 of the ridge / mean of K's diagonal", "leave-one-out squared error",
+        "log10 of the ridge / mean of K's diagonal", "leave-one-out squared error", logarithmic_y=True,
     )  # fmt: skip
     return rows
 
