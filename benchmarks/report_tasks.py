@@ -19,8 +19,10 @@ def percent(row: dict) -> str:
 
 
 def number(row: dict) -> str:
-    spread = f" ± {row['spread']:.2g}" if row["seeds"] > 1 else ""
-    return f"{row['mean']:.3g}{spread}"
+    """Mean and spread with as many decimals as the mean can use."""
+    decimals = 1 if abs(row["mean"]) >= 10 else 3 if abs(row["mean"]) >= 0.1 else 4
+    spread = f" ± {row['spread']:.{decimals}f}" if row["seeds"] > 1 else ""
+    return f"{row['mean']:.{decimals}f}{spread}"
 
 
 def pivot(
