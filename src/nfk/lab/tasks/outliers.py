@@ -39,20 +39,18 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
     rows = []
     pairs = (("mnist", "fashion_mnist", DIGITS), ("cifar10", "svhn", PHOTOS))
     for inside, outside, families in pairs:
+        made = []
         for family, count in families:
-            rows += _rows(ledger, family, count, inside, outside)
+            made += _rows(ledger, family, count, inside, outside)
         found = [ledger.once(f"PCA, {inside}, seed {seed}", _pca, inside, outside, seed) for seed in range(SEEDS)]
-        rows += _table(f"error of a PCA of the pixels, {RANK}", found, inside, outside, "-")
-    figures.bars(
-        {f"{line['network']}: {line['method']}" if line["network"] != "-" else line["method"]: line["mean"]
-         for line in rows if line["metric"] == "AUROC" and line["data"].startswith("mnist")},
-        pictures / "mnist.png", "MNIST against Fashion-MNIST: AUROC",
-    )  # fmt: skip
-    figures.bars(
-        {f"{line['network']}: {line['method']}" if line["network"] != "-" else line["method"]: line["mean"]
-         for line in rows if line["metric"] == "AUROC" and line["data"].startswith("cifar10")},
-        pictures / "cifar10.png", "CIFAR-10 against SVHN: AUROC",
-    )  # fmt: skip
+        made += _table(f"error of a PCA of the pixels, {RANK}", found, inside, outside, "-")
+        shown = {
+            line["method"] if line["network"] == "-" else f"{line['network']}: {line['method']}": line["mean"]
+            for line in made
+            if line["metric"] == "AUROC"
+        }
+        figures.bars(shown, pictures / f"{inside}.png", f"{inside} against {outside}: AUROC")
+        rows += made
     return rows
 
 
