@@ -168,7 +168,8 @@ def summary(pages: dict[str, Rows]) -> str:
         line("real digits through the inverted GAN keep their class, %", "inversion", "Fisher embedding, 100",
              {"from activations": "critic's activations", "from pixels": "pixels"},
              metric="same class under LeNet-5, real images"),
-        line("MNIST against Fashion-MNIST, LeNet-5, AUROC", "outliers", "outside the top 64, squared length",
+        line("MNIST against Fashion-MNIST, LeNet-5, AUROC of the share outside the top 64", "outliers",
+             "outside the top 64, share",
              {"maximum softmax": "maximum softmax", "free energy": "free energy"}, number, metric="AUROC",
              network="LeNet-5"),
     ])  # fmt: skip
