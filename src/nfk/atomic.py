@@ -12,7 +12,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Replace `path` by what `write(partial)` leaves in a hidden, empty file beside it, once that is on the disk.
 
     If anything fails, Ctrl-C included, the partial file is removed, the old file stays and the error goes on. The mode
-    is the one that a plain `open` gives a new file. The partial file ends like `path`, for writers that read the suffix.
+    is the one that a plain `open` gives a new file. The partial file ends like `path`: some writers read the suffix.
     """
     partial = path.with_name(f".partial-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     try:
