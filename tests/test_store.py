@@ -219,6 +219,37 @@ def test_a_failed_save_is_an_os_error_and_keeps_the_old_one(saved, monkeypatch, 
     assert one_embedding(saved)
 
 
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
+def test_a_failure_between_any_two_moves_keeps_the_old_one(saved, monkeypatch, call):
+    """Two files are put in place in the hidden folder, then moved out of it: fail at each in turn."""
+    replace, calls = os.replace, []
+
+    def fail_at_one(*paths):
+        calls.append(paths)
+        if len(calls) == call:
+            raise OSError("No space left on device")
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", fail_at_one)
+    with pytest.raises(OSError, match="No space left"):
+        store.write(saved, {"right": np.ones(3)}, {"trace": 2.0})
+    same(store.read(saved), (TENSORS, FACTS))
+    store.write(saved, {"right": np.ones(4)}, {"trace": 2.0})
+    assert one_embedding(saved)
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[1:], lambda text: text.replace("embedding-", "embedding=")])
+def test_a_failed_save_over_a_damaged_json_keeps_its_tensors(saved, monkeypatch, damage):
+    """The tensors that a damaged JSON should name stay until another embedding is whole."""
+    text = (saved / "embedding.json").read_text()
+    (saved / "embedding.json").write_text(damage(text))
+    monkeypatch.setattr(store, "save_file", lambda *a: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        store.write(saved, {"right": np.ones(3)}, {"trace": 2.0})
+    (saved / "embedding.json").write_text(text)
+    same(store.read(saved), (TENSORS, FACTS))
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of one megabyte."""
@@ -508,11 +539,13 @@ def test_a_description_of_another_model(model):
         identity.check(other, model, "run")
 
 
-@pytest.mark.parametrize("lost", [*("family", "centred", "fisher", "own_noise", "paths", "chosen", "params"), None])
+@pytest.mark.parametrize("lost", ["family", "centred", "fisher", "own_noise", "paths", "chosen", "params"])
 def test_half_a_description_is_told(model, lost):
-    half = {name: value for name, value in identity.describe(model).items() if name != lost} if lost else "text"
-    with pytest.raises(ValueError, match=r"run is damaged \(truncated or altered\).*save the embedding again"):
-        identity.check(half, model, "run")
+    whole = identity.describe(model)
+    half = {name: value for name, value in whole.items() if name != lost}
+    for damaged in (half, "text", {**whole, "params": "text"}):
+        with pytest.raises(ValueError, match=r"run is damaged \(truncated or altered\).*save the embedding again"):
+            identity.check(damaged, model, "run")
 
 
 def test_the_canary_tells_one_function_from_another(model):

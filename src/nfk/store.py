@@ -66,10 +66,10 @@ def write(folder: Path, tensors: dict[str, np.ndarray], facts: dict[str, Any]) -
     try:
         with _locked(folder) as locked:
             if locked:
-                _clean(folder)
-            _replace(folder, tensors, plain)
+                _remove_partials(folder)
+            name = _replace(folder, tensors, plain)
             if locked:
-                _clean(folder)
+                _remove_tensors_but(folder, name)
     except (OSError, SafetensorError) as error:
         raise OSError(
             f"saving the embedding in {folder} failed: {error}; make room there or choose another folder"
@@ -162,8 +162,8 @@ def _hash_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _replace(folder: Path, tensors: dict[str, np.ndarray], facts: dict[str, Any]) -> None:
-    """Write both files in a hidden folder, then move them into place, the JSON last."""
+def _replace(folder: Path, tensors: dict[str, np.ndarray], facts: dict[str, Any]) -> str:
+    """Write both files in a hidden folder, then move them into place, the JSON last; the name of the tensors' file."""
     with tempfile.TemporaryDirectory(prefix=".embedding-partial-", dir=folder, ignore_cleanup_errors=True) as hidden:
         new_tensors, new_facts = Path(hidden, "tensors"), Path(hidden, "facts")
         arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
@@ -176,29 +176,27 @@ def _replace(folder: Path, tensors: dict[str, np.ndarray], facts: dict[str, Any]
         write_atomically(new_facts, lambda partial: _write_text(partial, json.dumps(document, indent=1)))
         os.replace(new_tensors, folder / name)
         os.replace(new_facts, folder / FACTS)
+    return name
 
 
 def _write_text(path: Path, text: str) -> None:
     path.write_text(text, "utf-8")
 
 
-def _clean(folder: Path) -> None:
-    """Remove what dead writers left, and the tensors that the JSON does not name. Only for the holder of the lock."""
-    named = _named(folder)
-    for path in folder.iterdir():
-        if PARTIAL.fullmatch(path.name):
-            shutil.rmtree(path, ignore_errors=True)
-        elif named is not None and TENSORS.fullmatch(path.name) and path.name != named:
-            with suppress(OSError):
+def _remove_partials(folder: Path) -> None:
+    """Remove what dead writers left unfinished. Only for the holder of the lock, which has not begun to write."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if PARTIAL.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_tensors_but(folder: Path, named: str) -> None:
+    """Remove the tensors that the JSON does not name. Only for the holder of the lock, which has replaced the JSON."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if TENSORS.fullmatch(path.name) and path.name != named:
                 path.unlink()
-
-
-def _named(folder: Path) -> str | None:
-    """The tensors' file that the JSON names; None where that cannot be read, and may be any."""
-    try:
-        return Path(_read_json(folder / FACTS)["tensors"]).name
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 @contextmanager
