@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -14,10 +14,11 @@ import numpy as np
 
 import nfk
 from nfk import kernel
-from nfk.gradients import Differentiator
-from nfk.models import split_key
-from nfk.moments import Moments, estimate
+from nfk.model import split_key
+from nfk.operator.moments import Moments, estimate
+from nfk.operator.stream import GradientStream
 from nfk.progress import Reporter
+from nfk.spaces import HOST, Space
 from nfk.stream import Examples, Generated
 
 EXAMPLES = 40
@@ -71,22 +72,22 @@ class Case:
             warnings.simplefilter("ignore", nfk.ConvergenceWarning)
             return nfk.fit(self.model, self.X, min(self.rows, self.model.layout.size))
 
-    @cached_property
-    def differentiators(self) -> dict[bool, Differentiator]:
-        """By vmap and unrolled: compiled once for all tests."""
-        return {flag: self.model.differentiate(split_key(0)[2], self.outputs, flag) for flag in (False, True)}
+    def stream(self, microbatch: int = 7, space: Space = HOST, unrolled: bool = False) -> GradientStream:
+        differentiator = self.model.network.differentiate(split_key(0)[2], self.outputs, unrolled, space.device)
+        return GradientStream(differentiator, Examples(self.X), space, microbatch, Reporter(show=False))
 
     @cached_property
     def moments(self) -> Moments:
         return self.moments_in_batches_of(7)
 
-    def moments_in_batches_of(self, microbatch: int) -> Moments:
+    def moments_in_batches_of(self, microbatch: int, space: Space = HOST) -> Moments:
         if not self.model.needs_moments:
             return Moments.trivial(self.model)
-        over = Examples(self.X)
+        stream = self.stream(microbatch, space)
         if self.model.expectation == "model":
-            over = Examples(Generated(self.model.sample, split_key(0)[1], self.model.samples))
-        return estimate(self.differentiators[False], over, microbatch, Reporter(show=False))
+            samples = Generated(self.model.sample, split_key(0)[1], self.model.samples)
+            stream = replace(stream, examples=Examples(samples))
+        return estimate(stream, self.model)
 
 
 CASES: dict[str, Callable[[np.dtype], Case]] = {}

@@ -6,13 +6,15 @@ import warnings
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from registry import mlp, mlp_params, vectors
 
 import nfk
-from nfk.memory import parse_memory
+from nfk.memory import available_bytes, parse_memory
+from nfk.planning import Problem, plan_gram
+from nfk.spaces import Device
+from nfk.stream import Examples
 
 
 def rows_of(case, start, stop):
@@ -42,15 +44,17 @@ def test_parts_are_those_of_the_fisher_vector(double):
 
 
 def test_a_basis_on_a_device_says_the_same(double):
-    device = replace(double.embedding, right=jnp.asarray(double.embedding.right))
+    space = Device(jax.devices()[1])
+    device = replace(double.embedding, right=space.put(double.embedding.right), space=space)
     parts, expected = device.decompose(double.X), double.embedding.decompose(double.X)
     near(parts.outside, expected.outside)
     near(parts.embedding, expected.embedding)
     near(device.gram(double.X), double.K)
-    assert isinstance(device.gram(double.X), np.ndarray)
-    assert isinstance(device.truncated(2).right, jax.Array)
+    assert device.truncated(2).right.devices() == {space.device}
     merged = nfk.merge(device, device)
-    assert isinstance(merged.right, jax.Array)
+    assert merged.right.devices() == {space.device}
+    layers, expected = device.layer_shares(), double.embedding.layer_shares()
+    near(list(layers.values()), list(expected.values()))
     near(merged.eigenvalues, 2 * double.embedding.eigenvalues[: merged.rank], 1e-7)
 
 
@@ -59,14 +63,15 @@ def test_the_exact_kernel_in_tiles_is_the_dense_one(double):
     block = double.V[3 * double.outputs : 12 * double.outputs]
     near(double.embedding.gram(double.X), double.K)
     near(double.embedding.gram(few, double.X), block @ double.V.T)
-    item = 8 * double.model.layout.size * double.outputs
     for first, second, expected in ((few, double.X, block @ double.V.T), (double.X, None, double.K)):
         with pytest.raises(ValueError, match="give at least") as refused:
             double.embedding.gram(first, second, memory=1)
-        least = parse_memory(str(refused.value).split("give at least ")[1].split(",")[0])
-        budget = least + 100 + 3 * item  # tiles of a few examples; the text is rounded
-        assert double.embedding._rows_within(budget, *expected.shape) < expected.shape[0] // double.outputs
-        near(double.embedding.gram(first, second, memory=budget), expected)
+        least = parse_memory(str(refused.value).split("give at least ")[1].split(",")[0], available_bytes)
+        problems = [Problem.of(double.model, Examples(first if part is None else part)) for part in (first, second)]
+        plan = plan_gram(*problems, double.embedding.space, least)
+        assert plan.tile < problems[0].examples
+        assert plan.peak_bytes <= least
+        near(double.embedding.gram(first, second, memory=least), expected)
 
 
 def test_truncated_is_the_fit_of_that_rank(double):
@@ -121,7 +126,7 @@ class TestDatasetVector:
 
     def test_it_is_the_mean_squared_deviation_of_the_gradients(self):
         from nfk import kernel
-        from nfk.models import split_key
+        from nfk.model import split_key
 
         g = kernel.gradients(self.model, self.X, split_key(0)[2])
         vector = nfk.dataset_vector(self.model, self.X)

@@ -13,7 +13,7 @@ from registry import linear_sampler, mlp, mlp_params, vectors
 
 import nfk
 from nfk.layout import Layout
-from nfk.models import fingerprint
+from nfk.model.fingerprint import fingerprint
 from nfk.stream import Examples, Generated
 
 PARAMS = mlp_params(np.float32, 6, 8, 4)
@@ -159,19 +159,43 @@ def test_any_kind_of_key_is_saved_and_loaded(impl, tmp_path):
     np.testing.assert_array_equal(nfk.load(embedding.save(tmp_path), model)(X), embedding(X))
 
 
-def test_a_model_is_compiled_once():
-    """A second fit of the same shape traces nothing."""
+def test_a_second_call_of_anything_traces_nothing():
+    """Compiled functions are kept by what they depend on: the function and the shapes, not the model or its options."""
     traced = []
 
     def apply(params, x):
         traced.append(1)
         return mlp(params, x)
 
-    model = nfk.classifier(apply, PARAMS)
-    nfk.fit(model, X, 3)
+    def everything(**options):
+        model = nfk.classifier(apply, PARAMS, **options)
+        embedding = nfk.fit(model, X, 3, key=len(traced))
+        nfk.fit(model, X, 3, engine="products")
+        embedding(X), embedding.gram(X[:4], X), embedding.decompose(X), nfk.dataset_vector(model, X)
+        nfk.plan(model, X, 3), nfk.gram(model, X[:3])
+
+    everything()
     first = len(traced)
-    nfk.fit(model, X, 3, key=1)
-    assert len(traced) - first <= 5  # shapes, FLOPs and the probe are looked at again; the gradients are not
+    assert first > 0
+    everything()
+    everything(damping=0.1, fisher="identity")
+    assert len(traced) == first
+
+
+def test_a_method_is_compiled_for_each_model():
+    """A method may depend on its object: another model of it looks again."""
+
+    class Scaled:
+        factor = 1.0
+
+        def energy(self, params, x):
+            return self.factor * jnp.sum(mlp(params, x) ** 2)
+
+    network = Scaled()
+    options = {"fisher": "identity", "centred": False}
+    before = nfk.fit(nfk.energy(network.energy, PARAMS, **options), X, 2).singular_values
+    network.factor = 2.0
+    np.testing.assert_allclose(nfk.fit(nfk.energy(network.energy, PARAMS, **options), X, 2).singular_values, 2 * before)
 
 
 def test_an_empty_call_gives_an_empty_embedding():

@@ -385,14 +385,14 @@ def test_what_cannot_be_vectorised_is_told_and_taken_one_by_one(module, cause):
     ("mistake", "message"),
     [
         (lambda: nfk.torch.classifier(three.state_dict()), "takes a torch.nn.Module first, not a OrderedDict"),
-        (lambda: nfk.torch.energy(one).score_of({}, X[0], None), "written in torch, and this needs a score that JAX"),
+        (lambda: nfk.langevin(nfk.torch.energy(one), X), "written in torch, and this needs a score that JAX"),
         (lambda: nfk.torch.density(three, None), r"takes a function of \(module, example\) second"),
         (lambda: nfk.torch.classifier(three, centered=True), r"no option 'centered': the options are .*, vectorised"),
         (lambda: nfk.torch.vae(three, elbo, noise=2), r"noise=2 must be the shape .* noise=\(16,\)"),
         (lambda: nfk.torch.gan(one), r"pass a function sample\(seed, n\)"),
         (lambda: nfk.torch.gan(one, sample=3), r"sample must be a function of two arguments: sample\(seed, n\)"),
         (
-            lambda: nfk.fit(nfk.torch.gan(one, sample=lambda n: n, samples=8), X, 3),
+            lambda: nfk.fit(nfk.torch.gan(one, sample=lambda seed, n: n / 0, samples=8), X, 3),
             r"(?s)sample\(key, n\) failed.*for nfk.torch a seed",
         ),
         (lambda: nfk.fit(nfk.torch.classifier(one), X, 3), r"shape \(1,\).*two or more logits.*torch.stack"),

@@ -10,10 +10,11 @@ from nfk.embedding import Embedding, load
 from nfk.fitting import fit, plan
 from nfk.kernel import gram
 from nfk.merging import merge
-from nfk.models import Model, classifier, density, energy, gan, network, vae
+from nfk.model import Model
+from nfk.model.families import classifier, density, energy, gan, network, vae
 from nfk.planning import Plan
 from nfk.sampling import ChainWarning, langevin
-from nfk.svd import ConvergenceWarning, Interrupted
+from nfk.solve import ConvergenceWarning, Interrupted
 
 __all__ = [
     "ChainWarning", "ConvergenceWarning", "DatasetVector", "Embedding", "Interrupted", "Model", "Plan", "classifier",

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from nfk.files import describe_model
-from nfk.fitting import check_model, plan
-from nfk.models import Model, split_key
-from nfk.moments import estimate
+from nfk.identity import describe
+from nfk.model import Model, require_model, split_key
+from nfk.operator.moments import estimate
+from nfk.operator.stream import GradientStream
+from nfk.planning import Problem, plan_rows
 from nfk.progress import Reporter
+from nfk.spaces import default_space
 from nfk.stream import Examples
 
 
@@ -49,20 +51,30 @@ class DatasetVector:
         return float(1 - a @ b / length) if length > 0 else 0.0
 
 
-def dataset_vector(model: Model, X: Any, *, key: Any = 0, progress: bool | None = None) -> DatasetVector:
+def dataset_vector(
+    model: Model, X: Any, *, key: Any = 0, memory: int | str | None = None, progress: bool | None = None
+) -> DatasetVector:
     """The Fisher diagonal of `model` over the examples X. One gradient per example.
 
-    Holds 4 P numbers and two microbatches of gradients, of some megabytes each or of one example.
+    Holds 4 P numbers and two microbatches of gradients, of some megabytes each or of one example. The expectation is
+    over X whatever the model says, since X is what is described.
 
-    The expectation is over X whatever the model says, since X is what is described.
+    Args:
+        model: what `nfk.classifier`, ... return.
+        X: the examples, as for `nfk.fit`.
+        key: a seed or a jax key, for the score's own randomness.
+        memory: a budget, as for `nfk.fit`.
+        progress: a bar on standard error: always, never, or (None) when it is a terminal.
     """
-    check_model(model)
+    require_model(model)
     examples = Examples(X)
     examples.check()
     model = replace(model, expectation="data", fisher="diagonal")
-    chosen = plan(model, examples, 1)
-    differentiator = model.differentiate(split_key(key)[2], chosen.problem.outputs, chosen.unrolled)
-    reporter = Reporter(progress)
-    with reporter.running():
-        moments = estimate(differentiator, examples, chosen.microbatch, reporter)
-    return DatasetVector(moments.fisher, model.layout.slices, moments.count, describe_model(model))
+    problem, space = Problem.of(model, examples), default_space()
+    batches = plan_rows(problem, space, memory).batches
+    score_key = split_key(key)[2]
+    differentiator = model.network.differentiate(score_key, problem.outputs, batches.unrolled, space.device)
+    with Reporter(progress).running() as reporter:
+        reporter.stage("moments")
+        moments = estimate(GradientStream(differentiator, examples, space, batches.gradients, reporter), model)
+    return DatasetVector(moments.fisher, model.layout.slices, moments.count, describe(model))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from nfk import files
-from nfk.blocks import random_block
-from nfk.embedding import Embedding, probe_score
-from nfk.features import GradientFeatures, ProductFeatures
-from nfk.krylov import krylov
-from nfk.models import Model, split_key
-from nfk.moments import Moments, Sketch, estimate
-from nfk.planning import Engine, Method, Plan, Side, make_plan
+from nfk import identity, interrupts, store
+from nfk.embedding import Embedding
+from nfk.identity import Kind
+from nfk.model import Model, require_model, split_key
+from nfk.operator.gradients import GradientOperator
+from nfk.operator.moments import Moments, Sketch, estimate, unit_of
+from nfk.operator.products import ProductOperator
+from nfk.operator.stream import GradientStream
+from nfk.planning import Engine, MethodName, Options, Plan, Problem, SideName, plan_fit
 from nfk.progress import Reporter
+from nfk.solve import SVD, Goal, Interrupted, Method, loop
+from nfk.solve.exact import Exact
+from nfk.solve.krylov import Krylov
+from nfk.solve.power import Power
+from nfk.solve.sides import ExampleSide, ParameterSide
+from nfk.spaces import Store
 from nfk.stream import Examples, Generated
-from nfk.svd import SVD, Goal, Interrupted, exact, power
-
-POWER_ITERATIONS = 10
 
 
 def plan(
@@ -31,28 +36,21 @@ def plan(
     X: Any,
     rank: int | float = 128,
     *,
-    method: Method = "krylov",
+    method: MethodName = "krylov",
     engine: Engine | None = None,
-    side: Side | None = None,
+    side: SideName | None = None,
     keep: bool | None = None,
     memory: int | str | None = None,
     oversamples: int = 10,
 ) -> Plan:
-    """What `fit` would do with the same arguments, and at what cost. Takes one trace of the network, runs nothing."""
-    check_model(model)
-    examples = Examples(X)
-    _check_count(examples)
-    return make_plan(
-        model,
-        examples,
-        rank,
-        method=method,
-        engine=engine,
-        side=side,
-        keep=keep,
-        memory=memory,
-        oversamples=oversamples,
-    )
+    """What `fit` would do with the same arguments, and at what cost. Takes one trace of the network, runs nothing.
+
+    The arguments are those of `fit`. A budget that cannot be kept is a `MemoryError` that says what the leanest way
+    needs.
+    """
+    require_model(model)
+    options = Options(method, engine, side, keep, memory, oversamples)
+    return plan_fit(Problem.of(model, _several(Examples(X))), rank, options)
 
 
 def fit(
@@ -61,9 +59,9 @@ def fit(
     rank: int | float = 128,
     *,
     key: int | jax.Array = 0,
-    method: Method = "krylov",
+    method: MethodName = "krylov",
     engine: Engine | None = None,
-    side: Side | None = None,
+    side: SideName | None = None,
     keep: bool | None = None,
     memory: int | str | None = None,
     tol: float = 1e-3,
@@ -74,171 +72,205 @@ def fit(
 ) -> Embedding:
     """The top `rank` eigenfunctions of the model's Fisher kernel over X: V = Phi Sigma Q', e(x) = V_x Q_k.
 
-    `rank` is a number of components, or a fraction of variance to explain (0.95). `tol` bounds every component's
-    relative residual. `memory` ("4GB") is a budget that is kept; `nfk.plan` shows what fits in it. `save` names a
-    folder, checked before the work and written after it. Typically 8 passes over the gradients; memory beyond the data
-    does not grow with N, except for N x columns numbers, unless all gradients fit in the budget and are kept.
+    Typically 8 passes over the gradients. Memory beyond the data does not grow with N, except for N x columns numbers,
+    unless all gradients fit in the budget and are kept.
 
     Ctrl-C raises `nfk.Interrupted`; its `result` is the embedding that the finished passes are worth (saved, too, where
     `save` names a folder).
+
+    Args:
+        model: what `nfk.classifier`, `nfk.gan`, `nfk.torch.classifier`, ... return.
+        X: the examples: an array, a memory map, a pytree of arrays, a list, or anything with a length and slices.
+        rank: a number of components, or a fraction of variance to explain (0.95).
+        key: a seed or a jax key, for the start, the model's samples and the score's own randomness.
+        method: "krylov", "power" (the paper's algorithm) or "exact" (the dense baseline, which holds all gradients).
+        engine: "gradients" (per-example gradients and matrix products) or "products" (JVPs and VJPs).
+        side: iterate on blocks of the "parameters" or of the "examples".
+        keep: keep all gradients in memory, or compute them again in each pass.
+        memory: a budget that is kept: bytes, "500MB", "4GB"; half of what is free by default.
+        tol: a bound on every component's relative residual.
+        oversamples: columns of a block beyond the rank.
+        max_steps: Krylov steps at the most.
+        save: a folder, checked before the work and written after it.
+        progress: a bar on standard error: always, never, or (None) when it is a terminal.
+
+    `engine`, `side` and `keep` never change the answer; None lets the plan choose.
     """
-    check_model(model)
-    _check_options(tol, oversamples, max_steps)
-    examples = Examples(X)
+    require_model(model)
+    run = _Fit(model, rank, key, Options(method, engine, side, keep, memory, oversamples, tol, max_steps))
     if save is not None:
-        files.check_writable(Path(save))
-        files.describe_model(model)
-    chosen = plan(
-        model,
-        examples,
-        rank,
-        method=method,
-        engine=engine,
-        side=side,
-        keep=keep,
-        memory=memory,
-        oversamples=oversamples,
-    )
-    examples.check()
-    reporter = Reporter(progress)
+        store.check_writable(Path(save))
     try:
-        with reporter.running():
-            embedding = _Fit(model, examples, chosen, key, tol, max_steps, reporter).run()
-    except Interrupted as stop:
-        if save is not None and isinstance(stop.result, Embedding):
-            _save(stop.result, save)
-        raise
-    if save is not None:
-        _save(embedding, save)
-    return embedding
+        with interrupts.deferred(), Reporter(progress).running() as run.reporter:
+            run.embedding = run(Examples(X))
+    except KeyboardInterrupt:
+        result = run.salvaged()
+        _save(result, save)
+        raise Interrupted(_interrupted_text(result), result) from None
+    _save(run.embedding, save)
+    return run.embedding
 
 
-def _save(embedding: Embedding, folder: str | Path) -> None:
+def _save(embedding: Embedding | None, folder: str | Path | None) -> None:
     """What was computed is returned even where it cannot be written."""
+    if embedding is None or folder is None:
+        return
     try:
         embedding.save(folder)
     except OSError as error:
-        text = f"save={str(folder)!r} failed: {error}; the embedding is returned all the same, save it elsewhere"
-        warnings.warn(text, stacklevel=3)
+        text = (
+            f"save={str(folder)!r} failed: {error.__cause__ or error}; the embedding is returned all the same, save it "
+        )
+        warnings.warn(text + "elsewhere", stacklevel=3)
 
 
-def _check_count(examples: Examples) -> None:
+def _several(examples: Examples) -> Examples:
     if len(examples) == 0:
         raise ValueError("X holds no examples: pass at least two")
     if len(examples) == 1:
         raise ValueError("X holds one example: a kernel over a data set needs at least two; is the batch axis missing?")
-
-
-def check_model(model: Any) -> None:
-    if not isinstance(model, Model):
-        raise TypeError(
-            f"model is a {type(model).__name__}: wrap the network first, as in nfk.classifier(apply, params); there "
-            "are also nfk.gan, nfk.energy, nfk.vae, nfk.density and nfk.network"
-        )
-
-
-def _check_options(tol: float, oversamples: int, max_steps: int) -> None:
-    if not isinstance(tol, (int, float, np.floating)) or not tol > 0:
-        raise ValueError(f"tol={tol!r} must be a positive number: 1e-3 is a good start")
-    if not isinstance(oversamples, (int, np.integer)) or oversamples < 0:
-        raise ValueError(f"oversamples={oversamples!r} must be a whole number, 0 or more")
-    if not isinstance(max_steps, (int, np.integer)) or max_steps < 1:
-        raise ValueError(f"max_steps={max_steps!r} must be a whole number, 1 or more")
+    return examples
 
 
 class _Fit:
-    """One fit: what the steps share."""
+    """One fit: what its steps share, and how far it has come."""
 
-    def __init__(
-        self, model: Model, examples: Examples, plan: Plan, key: Any, tol: float, max_steps: int, reporter: Reporter
-    ) -> None:
-        self.model, self.examples, self.plan = model, examples, plan
-        self.tol, self.max_steps, self.reporter = tol, max_steps, reporter
+    def __init__(self, model: Model, rank: int | float, key: Any, options: Options) -> None:
+        self.model, self.rank, self.options = model, rank, options
         start_key, self.sample_key, self.score_key = split_key(key)
-        self.seed = np.random.default_rng(np.asarray(jax.random.key_data(start_key)).tolist())
-        self.differentiator = model.differentiate(self.score_key, plan.problem.outputs, plan.unrolled)
-        self.probe = probe_score(model, examples)
+        self.seed = np.asarray(jax.random.key_data(start_key)).tolist()
+        self.reporter = Reporter(show=False)
+        self.embedding: Embedding | None = None
+        self._method: Method | None = None
+        self._state: Any = None
 
-    def run(self) -> Embedding:
-        moments: Any = None
+    def __call__(self, examples: Examples) -> Embedding:
+        self.examples = _several(examples)
+        self.plan = plan_fit(Problem.of(self.model, examples), self.rank, self.options)
+        examples.check()
+        self.canary = identity.canary(self.model, examples.slice(0, 1))
+        if self.plan.rival is not None:
+            self.plan = faster(self.plan, self.plan.rival, self._trial)
+        interrupts.check()
+        operator, start = self._operator()
+        self._method = self._chosen_method(operator, start)
+        return self._embedding(loop(self._method, self))
+
+    # --- the events of the loop
+
+    def stage(self, label: str) -> None:
+        interrupts.check()
+        self.reporter.stage(label)
+
+    def finished(self, state: Any, note: str) -> None:
+        self._state = state
+        self.reporter.note(note)
+
+    def salvaged(self) -> Embedding | None:
+        """After Ctrl-C: what the last finished step is worth. Takes a pass where only left vectors are at hand."""
+        if self.embedding is not None or self._method is None or self._state is None:
+            return self.embedding
         try:
-            if self.plan.rival is not None:
-                self._time_engines()
-            moments, kept, start = self._moments()
-            return self._embedding(self._decompose(self._operator(moments, kept), start), moments)
-        except KeyboardInterrupt as stop:
-            found = getattr(stop, "result", None)
-            result = None if found is None else self._embedding(found, moments)
-            raise Interrupted(_interrupted_text(result), result) from None
+            with interrupts.deferred(), self.reporter.running():
+                self.reporter.stage("finishing (Ctrl-C again to drop it)")
+                found = self._method.salvage(self._state)
+                return None if found is None else self._embedding(found)
+        except KeyboardInterrupt:
+            return None
 
-    def _embedding(self, svd: SVD, moments: Moments) -> Embedding:
-        return Embedding.from_svd(svd, self.model, moments, self.score_key, self.examples, self.plan, self.probe)
+    # --- the steps
 
-    def _moments(self) -> tuple[Moments, np.ndarray | None, np.ndarray | None]:
-        """The moments; the raw gradients where they are kept and the same pass gives both; a start for the SVD."""
-        model, plan, p = self.model, self.plan, self.plan.problem
+    def _stream(self, examples: Examples, plan: Plan) -> GradientStream:
+        network, space = self.model.network, self.options.space
+        differentiator = network.differentiate(
+            self.score_key, plan.problem.outputs, plan.batches.unrolled, space.device
+        )
+        return GradientStream(differentiator, examples, space, plan.batches.gradients, self.reporter)
+
+    def _operator(self) -> tuple[GradientOperator | ProductOperator, Any]:
+        """V, and a start for the search where the pass of the moments gave one."""
+        plan, model, stream = self.plan, self.model, self._stream(self.examples, self.plan)
+        kept, start = self._room(stream), None
         if not model.needs_moments:
-            return Moments.trivial(model), None, None
-        over, kept, sketch = self.examples, None, None
-        if model.expectation == "model":
-            over = Examples(Generated(model.sample, self.sample_key, model.samples), name="sample")
-            _check_samples(over, self.examples)
-        elif plan.keep and p.on_host:
-            kept = np.empty((p.rows, p.parameters), model.layout.dtype)
-        if plan.engine == "gradients" and plan.side == "parameters" and p.method == "krylov" and p.on_host:
-            sketch = Sketch(model.layout, p.width, plan.chunk * p.outputs, self.seed, kept)
-        moments = estimate(self.differentiator, over, plan.microbatch, self.reporter, kept, sketch)
-        return moments, kept, None if sketch is None else sketch.block(moments)
-
-    def _operator(self, moments: Moments, kept: np.ndarray | None = None) -> GradientFeatures | ProductFeatures:
-        plan = self.plan
-        common: dict[str, Any] = dict(on_host=plan.problem.on_host, reporter=self.reporter)
+            self.moments = Moments.trivial(model, self._first_unit(stream))
+        else:
+            over = stream if model.moments_over_data else self._generated(stream)
+            raw = [kept] if kept is not None and model.moments_over_data else []
+            sketch = self._sketch(over, kept if raw else None)
+            self.reporter.stage("moments")
+            self.moments = estimate(over, model, [*raw, *([sketch] if sketch else [])])
+            start = sketch.block(self.moments) if sketch else None
         if plan.engine == "products":
-            known = moments.trace if plan.problem.trace_known else None
-            return ProductFeatures(
-                self.differentiator, self.examples, moments, microbatch=plan.chunk, columns=plan.group,
-                gradients=plan.microbatch, trace=known, **common,
-            )  # fmt: skip
-        return GradientFeatures(
-            self.differentiator, self.examples, moments, microbatch=plan.microbatch, chunk=plan.chunk, kept=kept,
-            keep=plan.keep and plan.problem.method != "exact", **common,
+            known = self.moments.trace if plan.problem.trace_known else None
+            b = plan.batches
+            return ProductOperator(stream, self.moments, b.products, b.columns, known), start
+        filled = kept is not None and model.moments_over_data
+        return GradientOperator(stream, self.moments, plan.batches.chunk, kept, filled), start
+
+    def _room(self, stream: GradientStream) -> Store | None:
+        return stream.space.store(stream.rows, stream.layout) if self.plan.keep else None
+
+    def _first_unit(self, stream: GradientStream) -> float:
+        """Where no pass of moments sees the gradients, the first microbatch decides their unit."""
+        first = Examples(self.examples.slice(0, min(len(self.examples), stream.microbatch)), self.examples.name)
+        _, _, leaves = next(replace(stream, examples=first, reporter=Reporter(show=False)).sweep())
+        return unit_of(leaves) or 1.0
+
+    def _generated(self, stream: GradientStream) -> GradientStream:
+        samples = Examples(Generated(self.model.sample, self.sample_key, self.model.samples), name="sample")
+        _check_samples(samples, self.examples)
+        return replace(stream, examples=samples)
+
+    def _sketch(self, stream: GradientStream, kept: Store | None) -> Sketch | None:
+        plan = self.plan
+        if plan.engine != "gradients" or plan.side != "parameters" or self.options.method != "krylov":
+            return None
+        return Sketch(stream, self.seed, plan.width, plan.batches.chunk * stream.outputs, kept)
+
+    def _chosen_method(self, operator: GradientOperator | ProductOperator, start: Any) -> Method:
+        way, options = self.plan.way, self.options
+        most = min(way.capacity, *operator.shape) if options.method == "krylov" else min(operator.shape)
+        goal = Goal(way.target.rank, way.target.variance, options.tol, operator.trace, most)
+        if options.method == "power":
+            return Power(operator, goal, self.seed, way.width)
+        if options.method == "exact":
+            return Exact(operator, goal)
+        side = ParameterSide(operator) if way.side == "parameters" else ExampleSide(operator, way.group)
+        return Krylov(
+            side, goal, self.seed, way.width, way.capacity, kept=way.width, most_steps=options.max_steps,
+            columns=way.group, start=start,
         )  # fmt: skip
 
-    def _decompose(self, operator: GradientFeatures | ProductFeatures, start: np.ndarray | None) -> SVD:
-        plan, p = self.plan, self.plan.problem
-        most = min(plan.blocks * p.width, p.rows, p.parameters)
-        goal = Goal(rank=p.rank, variance=p.variance, tol=self.tol, trace=operator.trace, most=most)
-        if p.method == "power":
-            return power(
-                operator, p.rank or p.width, seed=self.seed, iterations=POWER_ITERATIONS, oversamples=p.oversamples
-            )
-        if p.method == "exact":
-            return exact(operator, goal)
-        return krylov(
-            operator, goal, seed=self.seed, width=p.width, side=plan.side, most_blocks=plan.blocks,
-            most_steps=self.max_steps, columns=plan.columns, start=start,
-            on_step=lambda worst: self.reporter.note(f"residual {worst:.0e}" if np.isfinite(worst) else ""),
+    def _embedding(self, svd: SVD) -> Embedding:
+        factor = self.moments.factor
+        return Embedding(
+            model=self.model, moments=self.moments, right=svd.right, left=svd.left,
+            singular_values=svd.singular_values * factor, residuals=svd.residuals, trace=svd.trace * factor**2,
+            passes=svd.passes + (self.moments.count > 0), score_key=self.score_key, kind=Kind.of(self.examples),
+            outputs=self.plan.problem.outputs, canary=self.canary, engine=self.plan.engine, space=svd.space,
+            plan=self.plan,
         )  # fmt: skip
 
-    def _time_engines(self) -> None:
-        """Run a fused pass of both engines over the first chunk, twice each, and take the faster."""
-        p = self.plan.problem
-        first = Examples(self.examples.slice(0, min(len(self.examples), self.plan.chunk)), self.examples.name)
-        columns = min(plan.columns or p.width for plan in (self.plan, self.plan.rival))
-        block = random_block(self.seed, (p.parameters, columns), self.model.layout.dtype, p.on_host)
-        seconds = {}
-        rival: Any = self.plan.rival
-        for plan in (self.plan, rival):
-            trial = _Fit(self.model, first, replace(plan, keep=False), 0, self.tol, 1, Reporter(False))
-            operator = trial._operator(Moments.trivial(self.model))
-            operator.fused(block)
-            started = time.perf_counter()
-            operator.fused(block)
-            seconds[plan.engine] = time.perf_counter() - started
-        if seconds[rival.engine] < seconds[self.plan.engine]:
-            self.plan = rival
-            self.differentiator = self.model.differentiate(self.score_key, p.outputs, self.plan.unrolled)
-        self.plan = replace(self.plan, rival=None)
+    def _trial(self, plan: Plan) -> float:
+        """Seconds of a fused pass over the first chunk, when all is compiled."""
+        first = Examples(self.examples.slice(0, min(len(self.examples), plan.batches.chunk)), self.examples.name)
+        stream = replace(self._stream(first, plan), reporter=Reporter(show=False))
+        moments, b, space = Moments.trivial(self.model), plan.batches, self.options.space
+        if plan.engine == "products":
+            operator = ProductOperator(stream, moments, b.products, b.columns)
+        else:
+            operator = GradientOperator(stream, moments, b.chunk)
+        width = plan.way.group or plan.width
+        operator.fused(space.random(self.seed, stream.layout.size, width, stream.layout.dtype))
+        started = time.perf_counter()
+        operator.fused(space.random(self.seed, stream.layout.size, width, stream.layout.dtype))
+        return (time.perf_counter() - started) / (len(first) * width)
+
+
+def faster(first: Plan, second: Plan, trial: Callable[[Plan], float]) -> Plan:
+    """The plan whose trial took less time for one example and column."""
+    best = first if trial(first) <= trial(second) else second
+    return replace(best, rival=None)
 
 
 def _check_samples(samples: Examples, examples: Examples) -> None:

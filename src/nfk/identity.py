@@ -1,12 +1,13 @@
 """Whether a saved basis and a model belong together: fingerprints of the parameters, the function and the examples.
 
 Three things must be the same for a basis to mean the same: the parameters and how they are read (`describe`), the
-function that reads them (`canary`), and the shapes of the examples (`example_shapes`).
+function that reads them (`canary`), and the shapes of the examples (`Kind`).
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,11 +17,10 @@ import numpy as np
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nfk.models import Model
+    from nfk.model import Model
     from nfk.stream import Examples
 
 Shape = tuple[int, ...]
-Shapes = Shape | dict[str, Shape]
 
 
 def describe(model: Model) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def describe(model: Model) -> dict[str, Any]:
         "family": model.family,
         "centred": model.centred,
         "fisher": model.fisher,
-        "own_noise": model.own_noise,
+        "own_noise": model.network.noise == "own",
         "paths": list(layout.paths),
         "chosen": [path for path, chosen in zip(layout.paths, layout.chosen, strict=True) if chosen],
         "params": {path: _hash_array(leaf) for path, leaf in zip(layout.paths, leaves, strict=True)},
@@ -79,8 +79,60 @@ def _hash_array(leaf: Any) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def canary(model: Model, examples: Examples) -> list[float]:
-    """The score of a fixed pseudo-random example: a fingerprint of the function beside that of its parameters."""
+@dataclass(frozen=True)
+class Kind:
+    """The shapes of one example: by path for a pytree, under "" for a plain array, whose type is known too.
+
+    (Not in what version 0.3 saved.)
+    """
+
+    shapes: dict[str, Shape]
+    dtype: str | None = None
+
+    @classmethod
+    def of(cls, examples: Examples) -> Kind:
+        flat = jax.tree_util.tree_flatten_with_path(examples.slice(0, 1))[0]
+        leaves = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in flat}
+        plain = list(leaves) == [""]
+        return cls({path: leaf.shape[1:] for path, leaf in leaves.items()}, str(leaves[""].dtype) if plain else None)
+
+    @property
+    def plain(self) -> Any:
+        """The shape of a plain example, or those of a pytree by path: for people."""
+        return self.shapes[""] if list(self.shapes) == [""] else self.shapes
+
+    def to_json(self) -> Any:
+        return {path: list(shape) for path, shape in self.shapes.items()}
+
+    @classmethod
+    def from_json(cls, shapes: Any, dtype: str | None) -> Kind:
+        """The inverse of `to_json`; version 0.3 wrote the shape of a plain example without a path."""
+        shapes = shapes if isinstance(shapes, dict) else {"": shapes}
+        return cls({path: tuple(shape) for path, shape in shapes.items()}, dtype)
+
+    def blank(self) -> np.ndarray | None:
+        """An array of one such example, where its type is known."""
+        return None if self.dtype is None else np.zeros((1, *self.shapes[""]), jnp.dtype(self.dtype))
+
+    def check(self, examples: Examples) -> None:
+        """Nothing where the examples have these shapes; else an error that says how to make them so."""
+        found, name = Kind.of(examples), examples.name
+        if found.shapes == self.shapes:
+            return
+        remedy = f"reshape {name} so that its first axis runs over the examples"
+        for path, shape in self.shapes.items():
+            other = found.shapes.get(path)
+            if other is not None and other != shape and len(other) == len(shape):
+                axes = [i for i in range(len(shape)) if shape[i] != other[i]]
+                sizes = ", ".join(f"axis {i + 1} to {shape[i]}" for i in axes)
+                remedy = f"pad or cut {sizes} in {name}{path}"
+        raise ValueError(
+            f"{name} holds examples of shape {found.plain}, but this embedding was fitted on {self.plain}: {remedy}"
+        )
+
+
+def canary(model: Model, examples: Any) -> list[float]:
+    """The score of a fixed pseudo-random example like the first of `examples`: a fingerprint of the function."""
     rng = np.random.default_rng(0)
 
     def draw(leaf: Any) -> np.ndarray:
@@ -89,21 +141,15 @@ def canary(model: Model, examples: Examples) -> list[float]:
             return rng.integers(0, 2, leaf.shape).astype(leaf.dtype)  # 0 and 1 are tokens of every vocabulary
         return rng.standard_normal(leaf.shape).astype(leaf.dtype)
 
-    example = jax.tree.map(draw, examples.slice(0, 1))
-    return np.asarray(model.evaluate(example, jax.random.key(0)), np.float64).reshape(-1).tolist()
+    example = jax.tree.map(draw, examples)
+    return np.asarray(model.network.evaluate(example, jax.random.key(0)), np.float64).reshape(-1).tolist()
 
 
-def example_shapes(examples: Examples) -> Shapes:
-    """The shape of one example, as a tuple, or a dict from path to tuple for a pytree."""
-    flat = jax.tree_util.tree_flatten_with_path(examples.slice(0, 1))[0]
-    shapes = {jax.tree_util.keystr(path): tuple(np.shape(leaf)[1:]) for path, leaf in flat}
-    return shapes[""] if list(shapes) == [""] else shapes
-
-
-def shapes_to_json(shapes: Shapes) -> list[int] | dict[str, list[int]]:
-    return {key: list(shape) for key, shape in shapes.items()} if isinstance(shapes, dict) else list(shapes)
-
-
-def shapes_from_json(shapes: list[int] | dict[str, list[int]]) -> Shapes:
-    """The inverse of `shapes_to_json`."""
-    return {key: tuple(shape) for key, shape in shapes.items()} if isinstance(shapes, dict) else tuple(shapes)
+def check_canary(model: Model, examples: Any, saved: list[float]) -> None:
+    """A loaded basis meets the function it was fitted with: equal parameters do not make an equal network."""
+    now = canary(model, examples)
+    if not np.allclose(now, saved, rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise ValueError(
+            "this embedding was fitted with another network: with the same parameters, the score of a fixed "
+            f"example was {saved[0]:.6g} and is {now[0]:.6g} now; pass the function it was fitted with"
+        )

@@ -1,7 +1,7 @@
 """The definition, dense and literal: Fisher vectors, the Gram matrix, and the paper's baseline algorithm.
 
 For small N, and the oracle of the tests: it shares no code with the fast path and holds all N x P numbers. Every
-gradient is taken on its own, by `Model.jacobian`; every sum is a float64 sum on the host.
+gradient is taken on its own, by `Network.jacobian`; every sum is a float64 sum on the host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from nfk.models import Model, split_key
+from nfk.model import Model, split_key
 from nfk.stream import Examples, Generated
 
 
@@ -23,7 +23,7 @@ def gradients(model: Model, X: Any, key: jax.Array) -> np.ndarray:
     for index in range(len(examples)):
         example = jax.tree.map(lambda leaf: np.asarray(leaf)[0], examples.slice(index, index + 1))
         outputs = model.outputs(example)
-        leaves = [np.asarray(leaf, np.float64).reshape(outputs, -1) for leaf in model.jacobian(example, key)]
+        leaves = [np.asarray(leaf, np.float64).reshape(outputs, -1) for leaf in model.network.jacobian(example, key)]
         rows.append(np.concatenate(leaves, axis=1))
     return np.concatenate(rows)
 
@@ -37,7 +37,7 @@ class DenseMoments:
 
 
 def moments(model: Model, X: Any, key: Any = 0) -> DenseMoments:
-    """mean z = E[g];  F = E[(g - z)^2];  s = 1 / sqrt(F + damping * mean(F)), 0 where F < 1e-12 max(F)."""
+    """z = E[g];  F = E[(g - z)^2];  s = 1 / sqrt(F + damping * mean(F)), 0 where F < 1e-12 max(F) or rounding error."""
     _, sample_key, score_key = split_key(key)
     P = model.layout.size
     if not model.needs_moments:
@@ -48,7 +48,8 @@ def moments(model: Model, X: Any, key: Any = 0) -> DenseMoments:
     if model.fisher == "identity":
         return DenseMoments(z, np.ones(P))
     F = ((g - z) ** 2).mean(axis=0)
-    alive = 1e-12 * F.max() <= F
+    noise = (10 * np.finfo(model.layout.dtype).eps) ** 2 * (F + z**2)  # what rounding makes of equal gradients
+    alive = (1e-12 * F.max() <= F) & (noise < F)
     s = np.zeros(P)
     s[alive] = 1 / np.sqrt(F[alive] + model.damping * F.mean())
     return DenseMoments(z, s)

@@ -84,6 +84,11 @@ class Layout:
         names = [path for path, chosen in zip(self.paths, self.chosen, strict=True) if chosen]
         return {name: slice(int(a), int(b)) for name, a, b in zip(names, bounds, bounds[1:], strict=False)}
 
+    @property
+    def places(self) -> tuple[slice, ...]:
+        """The chosen leaves' places in the vector, in order."""
+        return tuple(self.slices.values())
+
     def split(self, params: Any) -> tuple[list, list]:
         """Chosen leaves, and the others."""
         leaves = jax.tree.leaves(params)
@@ -111,6 +116,11 @@ def _dtype_of(leaf: Any, path: str) -> str:
         dtype = jnp.result_type(leaf)
         return KEY if jnp.issubdtype(dtype, jax.dtypes.prng_key) else str(dtype)
     except (TypeError, ValueError) as error:
+        if str(getattr(leaf, "dtype", "")) == "object":
+            raise TypeError(
+                f"params[{path!r}] is an array of Python objects (dtype object), which has no derivative: convert it "
+                "to an array of numbers, or take it out of params"
+            ) from error
         raise TypeError(
             f"params[{path!r}] is a {type(leaf).__module__}.{type(leaf).__name__}, not an array of numpy or jax: "
             "convert it, or take it out of params; nfk.torch takes a PyTorch module"

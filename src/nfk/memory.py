@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
-import jax
 
-
-def parse_memory(memory: int | str | None, on_host: bool = True) -> int:
-    """Bytes; from a number, from text such as "4GB", or half of what the machine (or its accelerator) has free."""
+def parse_memory(memory: int | str | None, free_bytes: Callable[[], int]) -> int:
+    """Bytes; from a number, from text such as "4GB", or half of what is free."""
     if memory is None:
-        return (available_bytes() if on_host else device_bytes()) // 2
+        return free_bytes() // 2
     if isinstance(memory, (int, float)) and not isinstance(memory, bool) and memory > 0:
         return int(memory)
     match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)i?B?\s*", str(memory), re.IGNORECASE)
     if not match or float(match[1]) <= 0:
         raise ValueError(f"memory={memory!r} is not a size: use bytes, or text such as '4GB' or '500MB'")
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
-
-
-def device_bytes() -> int:
-    """Memory that the default device can still give; that of the machine where it does not say."""
-    stats = jax.local_devices()[0].memory_stats() or {}
-    limit = stats.get("bytes_limit")
-    return limit - stats.get("bytes_in_use", 0) if limit else available_bytes()
 
 
 def available_bytes() -> int:
@@ -52,3 +45,10 @@ def human(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TB"
+
+
+def at_least(size: float) -> str:
+    """`human`, rounded up: a budget that is given as this text suffices."""
+    exponent = min(max(int(math.log2(max(size, 1))) // 10, 0), 4)
+    step = 1 if exponent == 0 else 0.1 * 1024**exponent
+    return human(math.ceil(size / step) * step)

@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from nfk.blocks import gram, placed, product
 from nfk.embedding import Embedding
-from nfk.files import describe_model
-from nfk.moments import Moments
-from nfk.svd import largest_positive
+from nfk.identity import describe
+from nfk.operator.moments import Moments
+from nfk.solve.svd import largest_positive
+from nfk.spaces import HOST
 
 
 def merge(first: Embedding, second: Embedding, rank: int | None = None) -> Embedding:
@@ -32,7 +32,6 @@ def merge(first: Embedding, second: Embedding, rank: int | None = None) -> Embed
     """
     _check(first, second)
     moments = joint_moments(first, second)
-    on_host = isinstance(first.right, np.ndarray)
     left, right = _factors((first, second), moments)
     inner, outer = _root(left), _root(right)
     U, values, W = np.linalg.svd(inner @ outer.T)
@@ -40,13 +39,13 @@ def merge(first: Embedding, second: Embedding, rank: int | None = None) -> Embed
     values = values[:rank]
     # L = A inner with A orthonormal, so the left vectors are A U = L inner^-1 U, and likewise on the right.
     left_vectors = left @ (np.linalg.pinv(inner, rcond=1e-12) @ U[:, :rank]).astype(left.dtype)
-    right_vectors = product(right, (np.linalg.pinv(outer, rcond=1e-12) @ W[:rank].T).astype(right.dtype))
+    right_vectors = HOST.product(right, (np.linalg.pinv(outer, rcond=1e-12) @ W[:rank].T).astype(right.dtype))
     signs = largest_positive(left_vectors).astype(left.dtype)
     left_vectors, right_vectors = left_vectors * signs, right_vectors * signs
     trace = sum(_trace(part, moments) for part in (first, second))
     missing = np.sqrt(sum(_missing(part, moments) ** 2 for part in (first, second))) / values
     return replace(
-        first, moments=moments, left=left_vectors, right=placed(right_vectors, on_host), trace=trace,
+        first, moments=moments, left=left_vectors, right=first.space.put(right_vectors), trace=trace,
         singular_values=values, residuals=2 * missing + missing**2, passes=first.passes + second.passes,
         engine=first.engine if first.engine == second.engine else "gradients", plan=None,
     )  # fmt: skip
@@ -55,13 +54,14 @@ def merge(first: Embedding, second: Embedding, rank: int | None = None) -> Embed
 def joint_moments(first: Embedding, second: Embedding) -> Moments:
     """The moments over both data sets: Chan's formula for means and sums of squared deviations."""
     a, b, model = first.moments, second.moments, first.model
-    if not model.needs_moments or model.expectation == "model":
+    if not model.moments_over_data:
         return a  # those of the same samples
-    count = a.count + b.count
-    mean = (a.count * a.mean.astype(np.float64) + b.count * b.mean.astype(np.float64)) / count
-    squares = a.count * a.fisher.astype(np.float64) + b.count * b.fisher
-    squares += (a.mean.astype(np.float64) - b.mean) ** 2 * (a.count * b.count / count)
-    return Moments.of(model, mean.astype(a.mean.dtype), squares.astype(a.fisher.dtype), count)
+    count, unit = a.count + b.count, a.unit
+    means = [unit * part.mean.astype(np.float64) for part in (a, b)]
+    mean = (a.count * means[0] + b.count * means[1]) / count
+    squares = sum(part.count * (unit / part.unit) ** 2 * part.spread.astype(np.float64) for part in (a, b))
+    squares += (means[0] - means[1]) ** 2 * (a.count * b.count / count)
+    return Moments.of(model, mean.astype(a.mean.dtype), squares.astype(a.spread.dtype), count, unit)
 
 
 def _factors(parts: tuple[Embedding, Embedding], moments: Moments) -> tuple[np.ndarray, np.ndarray]:
@@ -75,33 +75,34 @@ def _factors(parts: tuple[Embedding, Embedding], moments: Moments) -> tuple[np.n
         own = slice(column, column + part.rank)
         left[row : row + count, own] = part.training
         left[row : row + count, own.stop] = 1
-        right[:, own] = np.asarray(part.right) * _rescaling(part, moments)[:, None]
-        right[:, own.stop] = moments.scale * (part.moments.mean - moments.mean)
+        right[:, own] = part.space.get(part.right) * _rescaling(part, moments)[:, None]
+        right[:, own.stop] = moments.factor * moments.scale * (part.moments.mean - moments.mean)
         row, column = row + count, own.stop + 1
     return left, right
 
 
 def _rescaling(part: Embedding, moments: Moments) -> np.ndarray:
     """s / s_1; 0 where s_1 = 0: there all gradients of that data set equal their mean."""
-    own = part.moments.scale
-    return np.divide(moments.scale, own, out=np.zeros_like(own), where=own > 0)
+    own = part.moments.factor * part.moments.scale
+    return np.divide(moments.factor * moments.scale, own, out=np.zeros_like(own), where=own > 0)
 
 
 def _root(block: np.ndarray) -> np.ndarray:
     """A square matrix R with block' block = R' R, in float64."""
-    values, vectors = np.linalg.eigh(gram(block, block))
+    values, vectors = np.linalg.eigh(HOST.inner(block, block))
     return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
 
 
 def _trace(part: Embedding, moments: Moments) -> float:
     """|V_1 diag(s / s_1) + 1 c_1'|_F^2, exactly: where moments change, they were taken over these very rows."""
     own, model = part.moments, part.model
-    if not model.needs_moments or model.expectation == "model":
+    if not model.moments_over_data:
         return part.trace
     shift = (own.mean.astype(np.float64) - moments.mean) ** 2
     if model.fisher == "identity":
         return part.trace + len(part.left) * float(np.sum(shift))
-    return len(part.left) * float(np.sum(moments.scale.astype(np.float64) ** 2 * (own.fisher + shift)))
+    spread = own.spread / own.unit**2
+    return len(part.left) * float(np.sum(moments.scale.astype(np.float64) ** 2 * (spread + shift)))
 
 
 def _missing(part: Embedding, moments: Moments) -> float:
@@ -131,15 +132,14 @@ def _check(first: Any, second: Any) -> None:
         if not isinstance(part, Embedding):
             raise TypeError(f"{name} is a {type(part).__name__}: pass what nfk.fit or nfk.load returned")
     a, b = first.model, second.model
-    if describe_model(a) != describe_model(b) or (a.expectation, a.damping) != (b.expectation, b.damping):
+    if describe(a) != describe(b) or (a.expectation, a.damping) != (b.expectation, b.damping):
         raise ValueError("the two embeddings are of different networks or options: fit both with the same model")
     if first.example_shapes != second.example_shapes:
         raise ValueError(
             f"the first embedding is of examples of shape {first.example_shapes}, the second of "
             f"{second.example_shapes}: both must be of one kind"
         )
-    random = a.expectation == "model" or a.family.endswith("vae")
-    if random and (jax.random.key_data(first.score_key) != jax.random.key_data(second.score_key)).any():
+    if a.random and (jax.random.key_data(first.score_key) != jax.random.key_data(second.score_key)).any():
         raise ValueError("the two embeddings were fitted with different keys: fit both with the same key")
     if a.expectation == "model" and not np.allclose(first.moments.scale, second.moments.scale, rtol=1e-2):
         raise ValueError("the two embeddings have moments over different samples: fit both with one model and key")

@@ -39,10 +39,14 @@ class Reporter:
                 self._bar.stop()
                 self._bar = None
 
-    def begin_pass(self, label: str, total: int) -> None:
+    def stage(self, label: str) -> None:
+        """What the passes that follow are for."""
+        self._label = label
+
+    def begin_pass(self, total: int) -> None:
         """A new sweep over `total` examples."""
         self._passes += 1
-        self._label, self._total, self._done = label, total, 0
+        self._total, self._done = total, 0
         self._pass_started = time.monotonic()
         self._draw()
 

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nfk.models import Model, split_key
+from nfk.model import Model, split_key
+from nfk.model.in_jax import traceable
 
 
 class ChainWarning(UserWarning):
@@ -59,7 +60,7 @@ class Langevin:
         self._warned = False
 
     def _score(self, params: Any, example: jax.Array) -> jax.Array:
-        return self.model.score_of(params, example, jax.random.key(0))
+        return traceable(self.model).score_of(params, example, jax.random.key(0))
 
     def _chains(self, params: Any, start: jax.Array, key: jax.Array) -> jax.Array:
         gradient = jax.vmap(jax.grad(self._score, argnums=1), in_axes=(None, 0))
@@ -143,6 +144,7 @@ def langevin(
     X = np.asarray(X) if not hasattr(X, "shape") else X
     if not np.issubdtype(X.dtype, np.floating):
         raise TypeError(f"X has dtype {X.dtype}: Langevin dynamics moves real numbers; pass floats")
+    traceable(model)
     if model.row_per_output:
         raise ValueError("nfk.network has no scalar score to climb: pass an nfk.energy or nfk.classifier model")
     for name, value in (("steps", steps), ("step_size", step_size)):

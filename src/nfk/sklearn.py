@@ -10,8 +10,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nfk.fitting import fit
-from nfk.models import Model
-from nfk.planning import Engine, Method
+from nfk.model import Model
+from nfk.planning import Engine, MethodName
 
 
 class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -24,7 +24,7 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         make_pipeline(FisherEmbedding(model, n_components=64), LogisticRegression())
     """
 
-    method: Method
+    method: MethodName
     engine: Engine | None
 
     def __init__(
@@ -33,7 +33,7 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         n_components: int | float = 128,
         *,
         random_state: int | np.random.RandomState | None = 0,
-        method: Method = "krylov",
+        method: MethodName = "krylov",
         engine: Engine | None = None,
         memory: int | str | None = None,
         tol: float = 1e-3,

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from nfk import interrupts
 from nfk.progress import Reporter
 
 CHECK_SLAB = 4096
@@ -115,6 +116,7 @@ def run(
 
     ahead = dispatch(start)
     while ahead is not None:
+        interrupts.check()
         begin, end, _ = now = ahead
         ahead = dispatch(end) if end < stop else None
         yield now

@@ -17,7 +17,7 @@ except ImportError as error:
     raise ImportError("nfk.torch needs PyTorch: pip install 'nfk[torch]'") from error
 
 from nfk.torch.constructors import classifier, density, energy, gan, network, vae
-from nfk.torch.model import TorchModel
+from nfk.torch.module import TorchNetwork
 from nfk.torch.tensors import arrays
 
-__all__ = ["TorchModel", "arrays", "classifier", "density", "energy", "gan", "network", "vae"]
+__all__ = ["TorchNetwork", "arrays", "classifier", "density", "energy", "gan", "network", "vae"]

@@ -10,14 +10,16 @@ import jax
 import torch
 from torch import Tensor, nn
 
-from nfk.models import Example, NotAScore, Options, assemble
-from nfk.torch.model import Function, TorchModel
+from nfk.model.families import ModelOptions, assemble, check_options
+from nfk.model.interface import Example, Noise, NotAScore
+from nfk.model.model import Model
+from nfk.torch.module import Function, TorchNetwork
 from nfk.torch.tensors import arrays, check_module, contents
 
 Sampler = Callable[[int, int], Any]
 
 
-class TorchOptions(Options, total=False):
+class TorchOptions(ModelOptions, total=False):
     """Those of every constructor, and whether a batch is vectorised (vmap) or taken one example after another."""
 
     vectorised: bool
@@ -25,7 +27,7 @@ class TorchOptions(Options, total=False):
 
 def classifier(
     module: nn.Module, apply: Function | None = None, *, sample: Sampler | None = None, **options: Unpack[TorchOptions]
-) -> TorchModel:
+) -> Model:
     """score(x) = logsumexp(logits(x)); `apply(module, example) -> logits`, by default `module(example[None])[0]`.
 
     Options are those of `nfk.classifier`, and `vectorised=False` for a module that `torch.func` cannot vectorise.
@@ -41,7 +43,7 @@ def gan(
     sample: Sampler | None = None,
     sigmoid: bool = False,
     **options: Unpack[TorchOptions],
-) -> TorchModel:
+) -> Model:
     """score(x) = D(x), the raw critic output, or its sigmoid; z and the Fisher over generated examples.
 
     `critic(module, example) -> scalar`, by default the one number that the module returns.
@@ -56,14 +58,14 @@ def energy(
     *,
     sample: Sampler | None = None,
     **options: Unpack[TorchOptions],
-) -> TorchModel:
+) -> Model:
     """score(x) = -E(x); `energy_function(module, example) -> scalar`, by default the one number of the module."""
     return _build("energy", module, Plain(energy_function or _number, "negative"), sample, {"centred": True}, options)
 
 
 def density(
     module: nn.Module, log_prob: Function, *, sample: Sampler | None = None, **options: Unpack[TorchOptions]
-) -> TorchModel:
+) -> Model:
     """score(x) = log p(x); `log_prob(module, example) -> scalar` in nats."""
     return _build("density", module, Plain(log_prob), sample, {"centred": False}, options)
 
@@ -76,7 +78,7 @@ def vae(
     sample: Sampler | None = None,
     common_noise: bool = True,
     **options: Unpack[TorchOptions],
-) -> TorchModel:
+) -> Model:
     """score(x) = ELBO(x); `elbo(module, example, noise) -> scalar` in nats.
 
     `noise` are standard normals of the shape given here, the same for every example or, with `common_noise=False`,
@@ -84,31 +86,42 @@ def vae(
     """
     if not (isinstance(noise, tuple) and all(isinstance(size, int) and size > 0 for size in noise)):
         raise TypeError(f"noise={noise!r} must be the shape of one example's standard normals: noise=(16,), say")
-    defaults = {"centred": False, "own_noise": not common_noise}
-    return _build("vae", module, Plain(elbo), sample, defaults, options, noise=noise)
+    return _build(
+        "vae", module, Plain(elbo), sample, {"centred": False}, options, noise, "common" if common_noise else "own"
+    )
 
 
 def network(
     module: nn.Module, apply: Function | None = None, *, sample: Sampler | None = None, **options: Unpack[TorchOptions]
-) -> TorchModel:
+) -> Model:
     """The empirical neural tangent kernel: a row per output of `apply(module, example)`, Fisher = identity."""
     defaults = {"centred": False, "fisher": "identity", "row_per_output": True}
     return _build("network", module, Plain(apply or _output), sample, defaults, options)
 
 
 def _build(
-    family: str, module: Any, score: Any, sample: Any, defaults: dict, options: Any, noise: tuple[int, ...] = ()
-) -> TorchModel:
+    family: str,
+    module: Any,
+    score: Any,
+    sample: Any,
+    defaults: dict,
+    options: Any,
+    normals: tuple[int, ...] = (),
+    noise: Noise = "none",
+) -> Model:
     name = f"torch.{family}"
     if not isinstance(module, nn.Module):
         raise TypeError(f"nfk.{name} takes a torch.nn.Module first, not a {type(module).__name__}")
     if not callable(score.function):
         raise TypeError(f"nfk.{name} takes a function of (module, example) second: nfk.{name}(module, function)")
+    check_options(name, options, TorchOptions, sample, TorchNetwork.sampler)
     check_module(module)
-    return assemble(
-        TorchModel, name, defaults, options, TorchOptions, score=score, params=arrays(module), module=module,
-        sample=Seeded(sample) if callable(sample) else sample, noise=noise, contents=contents(module),
+    network = TorchNetwork(
+        arrays(module), noise, module=module, score=score, constructor=name, normals=normals,
+        parameters=options.pop("parameters", None), vectorised=options.pop("vectorised", True),
+        contents=contents(module),
     )  # fmt: skip
+    return assemble(name, network, None if sample is None else Seeded(sample), defaults, options)
 
 
 def _output(module: nn.Module, example: Example) -> Tensor:

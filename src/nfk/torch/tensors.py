@@ -11,21 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nfk.models import Example
+from nfk.model.interface import Example
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def shared(tensor: Tensor) -> jax.Array:
-    """The tensor as a jax array in the same memory (on an accelerator, a copy there)."""
-    array = jnp.from_dlpack(tensor.detach().contiguous())
-    return array if jax.default_backend() == "cpu" else jax.device_put(array, jax.local_devices()[0])
+    """The tensor as a jax array in the same memory."""
+    return jnp.from_dlpack(tensor.detach().contiguous())
 
 
 def borrowed(array: jax.Array) -> Tensor:
     """The jax array as a tensor in the same memory (from an accelerator, a copy): to be read only."""
-    on_cpu = jax.default_backend() == "cpu"
-    return torch.from_dlpack(array if on_cpu else jax.device_put(array, jax.devices("cpu")[0]))
+    return torch.from_dlpack(jax.device_put(array, jax.devices("cpu")[0]))
 
 
 def check_module(module: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""A torch module as a model: its score evaluated, checked, and handed to those who differentiate it."""
+"""A torch module as a network: its score evaluated, checked, and handed to those who differentiate it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,46 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from nfk.cost import Cost
-from nfk.gradients import Differentiator
-from nfk.models import Example, Model, NotAScore, fingerprint
+from nfk.layout import Layout, PathFilter
+from nfk.model.fingerprint import fingerprint
+from nfk.model.in_jax import kind_of
+from nfk.model.interface import Cost, Differentiator, Example, Network, NetworkChanged, NotAScore
 from nfk.torch.derivatives import OneByOne, Vectorised
 from nfk.torch.tensors import borrowed, check_module, contents, nested, state, widened
 
 Function = Callable[..., Tensor]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TorchModel(Model):
-    """`score(module, example, *noise)` for a torch module; `params` are numpy views of its parameters."""
+@dataclass(frozen=True, eq=False)
+class TorchNetwork(Network):
+    """`score(module, example, *normals)` for a torch module; `params` are numpy views of its parameters.
+
+    `constructor` is what made it, for error messages; `normals` the shape of the noise that the score takes, if any.
+    """
 
     module: nn.Module = field(kw_only=True)
+    score: Function = field(kw_only=True)
+    constructor: str = field(kw_only=True)
+    parameters: PathFilter = field(default=None, kw_only=True)
+    normals: tuple[int, ...] = field(default=(), kw_only=True)
+    vectorised: bool = field(default=True, kw_only=True)
     contents: tuple[int, ...] = field(kw_only=True)
-    noise: tuple[int, ...] = ()
-    vectorised: bool = True
     wrapping: ClassVar[str] = "lambda module, x: module(x[None])[0]"
     sampler: ClassVar[str] = "sample(seed, n)"
+
+    def __post_init__(self) -> None:
+        for path, leaf in zip(self.layout.paths, jax.tree.leaves(self.params), strict=True):
+            if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(leaf).all():
+                raise ValueError(f"params[{path!r}] holds NaN or infinity: the network did not train or did not load")
+
+    @cached_property
+    def layout(self) -> Layout:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Layout.of(self.params, self.parameters)
+
+    @cached_property
+    def _results(self) -> dict[str, Any]:
+        """What the score returned for examples of each kind that was tried."""
+        return {}
 
     @cached_property
     def names(self) -> list[str]:
@@ -68,9 +89,9 @@ class TorchModel(Model):
     def batch(self, batch: Example, key: jax.Array) -> tuple:
         """A batch of numpy arrays as tensors, and its noise."""
         tensors = jax.tree.map(self._tensor, batch)
-        if not self.noise:
+        if not self.normals:
             return (tensors,)
-        normals = _normals(key, batch, self.noise, self.layout.dtype, self.own_noise)
+        normals = _normals(key, batch, self.normals, self.layout.dtype, self.noise == "own")
         return tensors, borrowed(normals).to(self.precision)
 
     def example(self, example: Example, key: jax.Array) -> tuple:
@@ -85,19 +106,19 @@ class TorchModel(Model):
         return torch.tensor(leaf)
 
     def check_unchanged(self) -> None:
-        """The module is what it was when this model was made of it."""
+        """The module is what it was when this network was made of it."""
         check_module(self.module)
         if contents(self.module) != self.contents:
-            raise RuntimeError(
-                f"the parameters or buffers of the module have changed since nfk.{self.family} was called: a kernel "
-                f"belongs to one set of weights; call nfk.{self.family} again, or pass it copy.deepcopy(module)"
+            raise NetworkChanged(
+                f"the parameters or buffers of the module have changed since nfk.{self.constructor} was called: a "
+                f"kernel belongs to one set of weights; call nfk.{self.constructor} again, or pass it "
+                "copy.deepcopy(module)"
             )
 
-    def score_of(self, params: Any, example: Example, key: jax.Array) -> jax.Array:
-        raise TypeError(f"nfk.{self.family} is written in torch, and this needs a score that JAX can trace")
-
-    def differentiate(self, key: jax.Array, outputs: int, unrolled: bool = False) -> Differentiator:
-        return (Vectorised if self.vectorised and not unrolled else OneByOne)(self, key, outputs)
+    def differentiate(
+        self, key: jax.Array, outputs: int, unrolled: bool = False, device: jax.Device | None = None
+    ) -> Differentiator:
+        return (Vectorised if self.vectorised and not unrolled else OneByOne)(self, key, outputs, device)
 
     def evaluate(self, example: Example, key: jax.Array) -> np.ndarray:
         self.check_unchanged()
@@ -130,36 +151,38 @@ class TorchModel(Model):
         return Cost(float(counter.get_total_flops()), sum(kept), unroll=False)
 
     def result(self, example: Example) -> jax.ShapeDtypeStruct:
+        """The shape of the score, after a trial of it and, where it is to be vectorised, of its gradient."""
+        self.check_unchanged()
+        kind = kind_of(example)
+        if kind not in self._results:
+            self._results[kind] = self._tried(example)
+        return self._results[kind]
+
+    def _tried(self, example: Example) -> jax.ShapeDtypeStruct:
         arguments = self.example(example, jax.random.key(0))
         with torch.no_grad():
             first, second = (self.scores(self.chosen, *arguments) for _ in range(2))
         if not isinstance(first, Tensor):
-            raise NotAScore(f"the function of nfk.{self.family} returned a {type(first).__name__}: return one tensor")
+            raise NotAScore(
+                f"the function of nfk.{self.constructor} returned a {type(first).__name__}: return one tensor"
+            )
         if not torch.allclose(first, second, rtol=1e-3, equal_nan=True):
             raise NotAScore(
-                f"the score of nfk.{self.family} is random: one example gave {first.tolist()} and then "
+                f"the score of nfk.{self.constructor} is random: one example gave {first.tolist()} and then "
                 f"{second.tolist()}. Draw nothing in it; nfk.torch.vae(module, elbo, noise=shape) passes normals"
             )
+        if self.vectorised and first.dtype.is_floating_point:
+            self._try_to_vectorise(example, first.numel())
         return jax.ShapeDtypeStruct(tuple(first.shape), jnp.dtype(str(first.dtype).removeprefix("torch.")))
-
-    def outputs(self, example: Example) -> int:
-        """Rows per example, after a trial: the shape of the score and, where it is to be vectorised, its gradient."""
-        self.check_unchanged()
-        kind = str(jax.tree.map(lambda leaf: (np.shape(leaf), np.asarray(leaf).dtype), example))
-        if kind not in self.cache:
-            outputs = super().outputs(example)
-            if self.vectorised:
-                self._try_to_vectorise(example, outputs)
-            self.cache[kind] = outputs
-        return self.cache[kind]
 
     def _try_to_vectorise(self, example: Example, outputs: int) -> None:
         two = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), example)
         try:
             Vectorised(self, jax.random.key(0), outputs).gradients(two)
         except Exception as error:
+            place = _place(error, self.module)
             raise NotVectorised(
-                f"torch.func cannot vectorise the gradient of nfk.{self.family}{_place(error, self.module)}: {error}\n"
+                f"torch.func cannot vectorise the gradient of nfk.{self.constructor}{place}: {error}\n"
                 "Write a Python condition on a value as torch.where, give transformers attn_implementation='eager', or "
                 "pass vectorised=False, which takes examples one after another and works for every module, at several "
                 "times the cost"

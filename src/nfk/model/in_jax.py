@@ -1,0 +1,261 @@
+"""A network written in JAX: its score evaluated and differentiated. The only module that differentiates JAX.
+
+Everything is compiled once per batch shape, with parameters, moments and examples passed as arguments. Compiled
+functions are kept by what they depend on, the score and the layout of its parameters, so that another model of the same
+function compiles nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from types import FunctionType
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nfk.layout import KEY, Layout, PathFilter
+from nfk.model.fingerprint import fingerprint
+from nfk.model.interface import Batch, Cost, Differentiator, Example, Network, Rows
+from nfk.model.tracing import cost_of
+
+HALF = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True, eq=False)
+class JaxNetwork(Network):
+    """`score(params, example, key)` written in JAX.
+
+    Parameters in half precision are read as float32, so that a derivative is exact in every engine; a function that
+    insists on half precision gets them as they are.
+    """
+
+    score: Callable[..., Any] = field(kw_only=True)
+    parameters: PathFilter = field(default=None, kw_only=True)
+    wrapping: ClassVar[str] = "lambda params, x: network(params, x[None])[0]"
+    sampler: ClassVar[str] = "sample(key, n)"
+
+    def __post_init__(self) -> None:
+        for path, leaf in zip(self.layout.paths, jax.tree.leaves(self.params), strict=True):
+            if _is_float(leaf) and not np.isfinite(np.asarray(leaf)).all():
+                raise ValueError(f"params[{path!r}] holds NaN or infinity: the network did not train or did not load")
+
+    @cached_property
+    def layout(self) -> Layout:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Layout.of(self.params, self.parameters)
+
+    @cached_property
+    def _functions(self) -> Functions:
+        try:
+            shared = _is_pure(self.score) and hash((self.score, self.layout)) is not None
+        except TypeError:
+            shared = False
+        return (_shared_functions if shared else Functions)(self.score, self.layout, self.noise == "own")
+
+    @cached_property
+    def _insists(self) -> dict[str, bool]:
+        """Whether the function insists on half precision: known once it was tried."""
+        return {}
+
+    def _leaves(self) -> tuple[list, list]:
+        """The parameters that take part, and the others."""
+        chosen, others = self.layout.split(self.params)
+        if any(self._insists.values()):
+            return chosen, others
+        return [_widened(leaf) for leaf in chosen], [_widened(leaf) for leaf in others]
+
+    def score_of(self, params: Any, example: Example, key: jax.Array) -> jax.Array:
+        """The score, with randomness from `key` (and from the example, if it has noise of its own)."""
+        return self._functions.score_of(params, example, key)
+
+    def result(self, example: Example) -> Any:
+        kind = kind_of(example)
+        if kind not in self._insists and set(HALF) & set(self.layout.dtypes):
+            self._insists[kind] = self._fails(example, kind)
+        return self._functions.result(*self._leaves(), example, kind)
+
+    def _fails(self, example: Example, kind: str) -> bool:
+        """Whether the function takes its half-precision parameters as they are, but not as float32."""
+        try:
+            self._functions.result(*self._leaves(), example, kind)
+        except Exception:
+            try:
+                self._functions.result(*self.layout.split(self.params), example, kind)
+            except Exception:
+                return False
+            return True
+        return False
+
+    def why_no_products(self, example: Example) -> str | None:
+        self.result(example)
+        if any(self._insists.values()):
+            return "the network insists on parameters in half precision, in which tangents would be rounded"
+        return None
+
+    def evaluate(self, example: Example, key: jax.Array) -> Any:
+        return self._functions.evaluate(*self._leaves(), example, key)
+
+    def jacobian(self, example: Example, key: jax.Array) -> list:
+        return self._functions.jacobian(*self._leaves(), example, key)
+
+    def cost(self, example: Example) -> Cost:
+        return self._functions.cost(*self._leaves(), example, kind_of(example))
+
+    def differentiate(
+        self, key: jax.Array, outputs: int, unrolled: bool = False, device: jax.Device | None = None
+    ) -> Compiled:
+        chosen, others = self._leaves()
+        if device is not None:
+            chosen, others, key = jax.device_put((chosen, others, key), device)
+        return Compiled(self._functions, [jnp.asarray(leaf) for leaf in chosen], others, key, outputs, unrolled)
+
+
+@dataclass(frozen=True)
+class Compiled(Differentiator):
+    """The derivatives of a score written in JAX.
+
+    `unrolled` writes the examples of a microbatch one after another instead of under one vmap: on a CPU, XLA's
+    convolutions by one example are faster than the grouped convolutions that vmap makes of per-example weight
+    gradients (measured on a 0.6 million parameter discriminator: 1.2 against 1.5 to 2.3 plain batch gradients).
+    """
+
+    functions: Functions
+    chosen: list
+    others: list
+    key: jax.Array
+    outputs: int
+    unrolled: bool
+
+    @property
+    def layout(self) -> Layout:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.functions.layout
+
+    def rows(self, mean: list, scale: list, batch: Batch) -> Rows:
+        function = self.functions.unrolled_rows if self.unrolled else self.functions.rows
+        return function(self.outputs, self.chosen, self.others, self.key, mean, scale, batch)
+
+    def forward_product(self, columns: list, batch: Batch) -> jax.Array:
+        return self.functions.forward(self.outputs, self.chosen, self.others, self.key, columns, batch)
+
+    def reverse_product(self, weights: jax.Array, batch: Batch) -> jax.Array:
+        return self.functions.reverse(self.outputs, self.chosen, self.others, self.key, weights, batch)
+
+
+class Functions:
+    """The compiled functions of one score and one layout of its parameters."""
+
+    def __init__(self, score: Callable, layout: Layout, own_noise: bool) -> None:
+        self.score, self.layout, self.own_noise = score, layout, own_noise
+        self.evaluate, self.jacobian = jax.jit(self._evaluate), jax.jit(self._jacobian)
+        self.rows, self.unrolled_rows, self.forward, self.reverse = (
+            jax.jit(function, static_argnums=0)
+            for function in (self._rows, self._unrolled_rows, self._forward, self._reverse)
+        )
+        self._results: dict[tuple, Any] = {}
+        self._costs: dict[str, Cost] = {}
+
+    def score_of(self, params: Any, example: Example, key: jax.Array) -> jax.Array:
+        if self.own_noise:
+            key = jax.random.fold_in(key, fingerprint(example))
+        return self.score(params, example, key)
+
+    def result(self, chosen: list, others: list, example: Example, kind: str) -> Any:
+        """What the score returns, as an abstract array; looked at once for examples of one kind."""
+        known = (kind, *(str(jnp.result_type(leaf)) for leaf in chosen))
+        if known not in self._results:
+            self._results[known] = jax.eval_shape(self._evaluate, chosen, others, example, jax.random.key(0))
+        return self._results[known]
+
+    def cost(self, chosen: list, others: list, example: Example, kind: str) -> Cost:
+        if kind not in self._costs:
+            self._costs[kind] = cost_of(self._evaluate, chosen, others, example, jax.random.key(0))
+        return self._costs[kind]
+
+    def _evaluate(self, chosen: list, others: list, example: Example, key: jax.Array) -> jax.Array:
+        return self.score_of(self.layout.join(chosen, others), example, key)
+
+    def _jacobian(self, chosen: list, others: list, example: Example, key: jax.Array) -> list:
+        return jax.jacrev(lambda leaves: self._evaluate(leaves, others, example, key))(chosen)
+
+    def _batch_scores(self, others: list, key: jax.Array, batch: Batch) -> Callable[[list], jax.Array]:
+        """All scores of a batch in one vector, as a function of the chosen parameters."""
+        return lambda chosen: jax.vmap(lambda x: self._evaluate(chosen, others, x, key))(batch).reshape(-1)
+
+    def _example_rows(self, outputs: int, chosen: list, others: list, key: jax.Array, example: Example) -> list:
+        """g(x), leaf by leaf: each (outputs, size of the leaf)."""
+        scores = lambda leaves: self._evaluate(leaves, others, example, key).reshape(outputs)  # noqa: E731
+        gradient = jax.grad(lambda leaves: scores(leaves)[0])(chosen) if outputs == 1 else jax.jacrev(scores)(chosen)
+        sizes = self.layout.sizes
+        return [g.reshape(outputs, p).astype(self.layout.dtype) for g, p in zip(gradient, sizes, strict=True)]
+
+    def _normalised(
+        self, outputs: int, chosen: list, others: list, key: jax.Array, mean: list, scale: list
+    ) -> Callable:
+        def one(example: Example) -> list:
+            leaves = self._example_rows(outputs, chosen, others, key, example)
+            return [(leaf - z) * s for leaf, z, s in zip(leaves, mean, scale, strict=True)]
+
+        return one
+
+    def _rows(self, outputs: int, *arguments: Any) -> Rows:
+        *fixed, batch = arguments
+        leaves = jax.vmap(self._normalised(outputs, *fixed))(batch)
+        return [leaf.reshape(leaf.shape[0] * leaf.shape[1], leaf.shape[2]) for leaf in leaves]
+
+    def _unrolled_rows(self, outputs: int, *arguments: Any) -> Rows:
+        *fixed, batch = arguments
+        one = self._normalised(outputs, *fixed)
+        size = len(jax.tree.leaves(batch)[0])
+        parts = [one(jax.tree.map(lambda leaf, i=i: leaf[i], batch)) for i in range(size)]
+        return [list(leaves) for leaves in zip(*parts, strict=True)]
+
+    def _forward(
+        self, outputs: int, chosen: list, others: list, key: jax.Array, columns: list, batch: Batch
+    ) -> jax.Array:
+        scores = self._batch_scores(others, key, batch)
+        columns = [tangent.astype(leaf.dtype) for tangent, leaf in zip(columns, chosen, strict=True)]
+        return jax.vmap(lambda tangent: jax.jvp(scores, (chosen,), (tangent,))[1], out_axes=1)(columns)
+
+    def _reverse(
+        self, outputs: int, chosen: list, others: list, key: jax.Array, weights: jax.Array, batch: Batch
+    ) -> jax.Array:
+        values, pullback = jax.vjp(self._batch_scores(others, key, batch), chosen)
+        leaves = jax.vmap(lambda w: pullback(w.astype(values.dtype))[0], in_axes=1)(weights)
+        sizes = self.layout.sizes
+        flat = [g.reshape(weights.shape[1], p).astype(self.layout.dtype) for g, p in zip(leaves, sizes, strict=True)]
+        return jnp.concatenate(flat, axis=1).T
+
+
+_shared_functions = lru_cache(maxsize=64)(Functions)
+
+
+def _is_pure(score: Any) -> bool:
+    """A plain function, or a score made of one: equal ones compute the same. A method may depend on its object."""
+    function = getattr(score, "function", score)
+    return isinstance(function, FunctionType)
+
+
+def kind_of(example: Example) -> str:
+    """Structure, shapes and types of an example, and the precision in which JAX would compute with it."""
+    leaves, structure = jax.tree.flatten(example)
+    shapes = [(np.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves]
+    return f"{structure} {shapes} {jax.dtypes.canonicalize_dtype(np.float64)}"
+
+
+def traceable(model: Any) -> JaxNetwork:
+    """The network of a model, where JAX can trace its score."""
+    if not isinstance(model.network, JaxNetwork):
+        raise TypeError(f"nfk.{model.family} is written in torch, and this needs a score that JAX can trace")
+    return model.network
+
+
+def _widened(leaf: Any) -> Any:
+    return leaf.astype(np.float32) if str(getattr(leaf, "dtype", "")) in HALF else leaf
+
+
+def _is_float(leaf: Any) -> bool:
+    dtype = jnp.result_type(leaf)
+    return str(dtype) != KEY and jnp.issubdtype(dtype, jnp.floating)

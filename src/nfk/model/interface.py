@@ -1,0 +1,107 @@
+"""What the package asks of a trained network, whatever it is written in: a score, evaluated and differentiated.
+
+The meaning of the score (which density, which moments) is not here but in `model`; neither knows the other's inside.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+import jax
+from jaxtyping import Float
+
+from nfk.layout import Layout
+
+Params = Any
+Example = Any
+Batch = Any  # examples with a leading axis
+Rows = list[Any]  # gradients leaf by leaf: arrays of (rows, size of the leaf), or lists of such arrays
+Noise = Literal["none", "common", "own"]
+
+
+class NotAScore(ValueError):
+    """The function of a model does not return what its family needs."""
+
+
+class NetworkChanged(RuntimeError):
+    """The weights are not those that a model was made of."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One forward pass over one example. `unroll` says that a CPU prefers its examples one after another to a vmap."""
+
+    flops: float
+    activation_bytes: int
+    unroll: bool
+
+
+class Differentiator(ABC):
+    """The derivatives of one network's score at its trained parameters, for one key of its randomness.
+
+    What the engines ask for, and all that they ask for: whatever a network is written in, it has these three.
+    """
+
+    layout: Layout
+    outputs: int
+
+    @abstractmethod
+    def rows(self, mean: list, scale: list, batch: Batch) -> Rows:
+        """s * (g(x) - z) for a batch, leaf by leaf; z and s come cut into one piece per leaf."""
+
+    @abstractmethod
+    def forward_product(self, columns: list, batch: Batch) -> Float[Any, "rows U"]:
+        """J M by JVP: `columns` are U tangents as parameter leaves with a leading axis."""
+
+    @abstractmethod
+    def reverse_product(self, weights: Float[Any, "rows U"], batch: Batch) -> Float[Any, "P U"]:
+        """J' W by VJP."""
+
+
+@dataclass(frozen=True, eq=False)
+class Network(ABC):
+    """A score `s(params, example)` with trained parameters; `noise` says what its randomness depends on.
+
+    "none": there is none; "common": all examples share one draw; "own": an example's draw depends on its bits.
+    """
+
+    params: Params
+    noise: Noise
+    wrapping: ClassVar[str]  # how a function of a batch becomes one of an example, for error messages
+    sampler: ClassVar[str]  # what a sampler takes, for error messages
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """The parameters that take part, as one vector."""
+
+    @abstractmethod
+    def result(self, example: Example) -> Any:
+        """What the score returns for one example, with `shape` and `dtype`; anything else where it is no array."""
+
+    @abstractmethod
+    def evaluate(self, example: Example, key: jax.Array) -> Any:
+        """The score of one example."""
+
+    @abstractmethod
+    def jacobian(self, example: Example, key: jax.Array) -> list:
+        """d score / d params for one example, leaf by leaf: the definition, which shares nothing with the fast path."""
+
+    @abstractmethod
+    def cost(self, example: Example) -> Cost:
+        """What one evaluation of the score costs."""
+
+    @abstractmethod
+    def differentiate(
+        self, key: jax.Array, outputs: int, unrolled: bool = False, device: jax.Device | None = None
+    ) -> Differentiator:
+        """The derivatives of the score, for one key of its randomness, computed on `device`."""
+
+    def why_no_products(self, example: Example) -> str | None:
+        """A reason why derivatives by JVP and VJP are not exact here, or None."""
+        return None
+
+    def __getstate__(self) -> dict:
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}  # not what can be made again

@@ -1,0 +1,195 @@
+"""One streamed pass: the mean and the diagonal Fisher information of the gradients, and with them the scale.
+
+mean   z = E[g]                 (0 where not centred)
+Fisher F = E[(g - z)^2]         (diagonal)
+scale  s = 1/sqrt(F + damping * mean(F)),  s = 0 where F is below 1e-12 * max(F), or rounding error beside E[g^2]
+
+Squares of very small or very large gradients do not fit in float32, so they are taken of `unit * g`, with a power of
+two that the first gradients decide; it is 1 for gradients of ordinary size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from nfk.model import Model
+from nfk.operator.stream import GradientStream
+from nfk.spaces import Space, normals
+
+DEAD = 1e-12
+ROUNDING = 10.0  # a deviation below this many eps of the gradient itself is rounding error
+ORDINARY = (2.0**-10, 2.0**10)  # the largest entry of a gradient that needs no unit of its own
+
+
+@dataclass(frozen=True)
+class Moments:
+    """V_x = factor * scale * (g(x) - mean), over `count` rows; each array of length P.
+
+    `spread` is (unit * factor)^2 F. What the solver sees are the rows without `factor`, which are of ordinary size.
+    """
+
+    mean: Float[np.ndarray, " P"]
+    spread: Float[np.ndarray, " P"]
+    scale: Float[np.ndarray, " P"]
+    count: int
+    unit: float = 1.0
+    factor: float = 1.0
+
+    @property
+    def fisher(self) -> Float[np.ndarray, " P"]:
+        """F, the diagonal Fisher information."""
+        unit = self.unit * self.factor
+        return self.spread if unit == 1 else self.spread / self.spread.dtype.type(unit) ** 2
+
+    @property
+    def dead(self) -> int:
+        """Parameters whose Fisher information is zero: they take no part."""
+        return int((self.scale == 0).sum())
+
+    @property
+    def trace(self) -> float:
+        """Sum over the averaged rows of |s * (g - z)|^2 = count * sum(s^2 F), exactly, as the solver sees them."""
+        relative = self.scale.astype(np.float64) / (self.unit * self.factor)
+        return self.count * float(np.sum(relative**2 * self.spread))
+
+    @classmethod
+    def trivial(cls, model: Model, unit: float = 1.0) -> Moments:
+        """No mean and the identity: the NTK."""
+        P, dtype = model.layout.size, model.layout.dtype
+        one = np.full(P, unit, dtype)
+        return cls(np.zeros(P, dtype), np.ones(P, dtype), one, 0, unit, 1 / unit)
+
+    @classmethod
+    def of(cls, model: Model, mean: np.ndarray, squares: np.ndarray, count: int, unit: float = 1.0) -> Moments:
+        """From E[unit g] and the sum of squared deviations about it."""
+        spread = squares / count if model.centred else squares / count + mean**2
+        alive = spread > (ROUNDING * np.finfo(spread.dtype).eps) ** 2 * (spread + (mean**2 if model.centred else 0))
+        centre = mean / spread.dtype.type(unit) if model.centred else np.zeros_like(mean)
+        if model.fisher == "identity":
+            scale = np.where(alive, spread.dtype.type(unit), 0) if model.centred else np.full_like(mean, unit)
+            return cls(centre, np.ones_like(spread), scale, count, unit, 1 / unit)
+        largest = spread.max(where=alive, initial=0)
+        if not largest > 0:
+            raise ValueError(
+                "every parameter has zero Fisher information: the score does not change with the parameters, or all "
+                "examples have one and the same gradient; check that the score depends on params, or use "
+                "fisher='identity'"
+            )
+        alive &= spread >= DEAD * largest
+        damped = spread + model.damping * spread.mean(dtype=np.float64).astype(spread.dtype)
+        scale = np.where(alive, unit / np.sqrt(np.where(alive, damped, 1)), 0).astype(spread.dtype)
+        return cls(centre, spread, scale, count, unit)
+
+
+class Observer(Protocol):
+    """Sees raw gradients while the moments are taken."""
+
+    def write(self, first: int, leaves: Sequence[Any], count: int) -> None: ...
+
+
+def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer] = ()) -> Moments:
+    """One pass of per-example gradients over the examples. Holds 4 P numbers and one microbatch of rows.
+
+    `observers` see the raw gradients as they pass.
+    """
+    layout, outputs = stream.layout, stream.outputs
+    zero = layout.pieces(stream.space.lend(np.zeros(layout.size, layout.dtype)))
+    state = (stream.space.lend(np.zeros((), layout.dtype)), zero, zero)
+    unit = None
+    for begin, end, leaves in stream.sweep():
+        count = (end - begin) * outputs
+        unit = unit or unit_of(leaves)
+        *state, norms = _merge(*state, leaves, jnp.asarray(count, layout.dtype), unit or 1.0)
+        stream.check_finite(norms, begin, end)
+        for observer in observers:
+            observer.write(begin * outputs, leaves, count)
+    total, mean, squares = state
+    join = lambda pieces: np.concatenate([np.asarray(piece) for piece in pieces])  # noqa: E731
+    return Moments.of(model, join(mean), join(squares), int(total), unit or 1.0)
+
+
+def unit_of(leaves: Sequence[Any]) -> float | None:
+    """A power of two that brings the largest entry near one, 1 where it is of ordinary size, None where it is zero."""
+    largest = float(_largest(leaves))
+    if largest == 0:
+        return None
+    if not np.isfinite(largest) or ORDINARY[0] <= largest <= ORDINARY[1]:
+        return 1.0
+    return float(np.clip(2.0 ** -np.round(np.log2(largest)), 2.0**-120, 2.0**120))
+
+
+def _whole(leaves: Sequence[Any]) -> list[jax.Array]:
+    return [jnp.concatenate(leaf) if isinstance(leaf, (list, tuple)) else leaf for leaf in leaves]
+
+
+@jax.jit
+def _largest(leaves: Sequence[Any]) -> jax.Array:
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in _whole(leaves)]))
+
+
+@jax.jit
+def _merge(count: jax.Array, mean: list, squares: list, leaves: list, valid: jax.Array, unit: float) -> tuple:
+    """Chan's update of (count, mean, sum of squared deviations) by the first `valid` rows; and every row's |unit g|^2.
+
+    E[g^2] - E[g]^2 would lose all digits of a small variance in float32.
+    """
+    rows = [leaf * jnp.asarray(unit, leaf.dtype) for leaf in _whole(leaves)]
+    inside = (jnp.arange(len(rows[0])) < valid).astype(valid.dtype)
+    total = count + valid
+    new_mean, new_squares = [], []
+    for z, m2, leaf in zip(mean, squares, rows, strict=True):
+        # Sums over rows as products with a vector: XLA's reduction over the first axis is ten times slower on a CPU.
+        part = inside @ leaf / valid
+        spread = inside @ (leaf - part) ** 2
+        shift = part - z
+        new_mean.append(z + shift * (valid / total))
+        new_squares.append(m2 + spread + shift**2 * (count * (valid / total)))
+    return total, new_mean, new_squares, sum(jnp.sum(leaf**2, axis=1) for leaf in rows)
+
+
+class Sketch:
+    """J' Omega for a Gaussian Omega, gathered while the moments are taken: a start for the SVD that costs no pass.
+
+    Holds `chunk` rows of gradients (none where all are `kept`) and the block itself, P x width.
+    """
+
+    def __init__(self, stream: GradientStream, seed: Sequence[int], width: int, chunk: int, kept: Any = None) -> None:
+        layout = stream.layout
+        self._space: Space = stream.space
+        self._seed, self._chunk, self._kept, self._dtype = seed, chunk, kept, layout.dtype
+        self._rows = self._space.store(chunk, layout) if kept is None else kept
+        self._begin = self._filled = 0
+        self._total = self._space.zeros(layout.size, width, layout.dtype)
+        self._sums = np.zeros(width)
+
+    def write(self, first: int, leaves: Sequence[Any], count: int) -> None:
+        """Rows as they come; where they are kept, they stand in their place already."""
+        if self._filled + count > self._chunk:
+            self._flush()
+        if self._kept is None:
+            self._rows.write(self._filled, leaves, count)
+        self._filled += count
+
+    def _flush(self) -> None:
+        first = 0 if self._kept is None else self._begin
+        block = self._rows.block(slice(first, first + self._filled))
+        omega = normals(self._seed, self._begin, self._begin + self._filled, len(self._sums), self._dtype)
+        self._total = self._space.add_product(self._total, block.T, self._space.put(omega))
+        self._sums += omega.sum(axis=0, dtype=np.float64)
+        self._begin, self._filled = self._begin + self._filled, 0
+        if self._kept is None:
+            self._rows.clear()
+
+    def block(self, moments: Moments) -> Any:
+        """V' Omega = s * (J' Omega - z (1' Omega))."""
+        if self._filled:
+            self._flush()
+        del self._rows
+        return self._space.normalise(self._total, moments.scale, moments.mean, self._sums)

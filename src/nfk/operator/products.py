@@ -1,0 +1,127 @@
+"""V by JVPs and VJPs of a batch: no gradient is formed.
+
+    V  M = J (s*M) - 1 (z . (s*M))          M: P x U
+    V' W = s * (J' W - z (1' W))            W: rows x U
+
+A network with many outputs per example (an NTK) may favour this engine over per-example gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from nfk.operator.gradients import GradientOperator
+from nfk.operator.moments import Moments
+from nfk.operator.stream import GradientStream
+from nfk.spaces import Block
+from nfk.stream import run
+
+
+class ProductOperator:
+    """A pass costs about two forward passes per example and column for V M, three for V' W.
+
+    Holds the activations of `batch` examples for `columns` columns at a time, the block given, its scaled copy and the
+    block returned.
+    """
+
+    def __init__(
+        self, stream: GradientStream, moments: Moments, batch: int, columns: int, trace: float | None = None
+    ) -> None:
+        """`trace`, where the moments pass has given it already, saves the pass of gradients that `trace()` needs."""
+        self.stream, self.moments, self.space = stream, moments, stream.space
+        self.batch, self.columns = batch, columns
+        self.shape = (stream.rows, stream.layout.size)
+        self.dtype = stream.layout.dtype
+        self.passes = 0
+        self._trace = trace
+
+    def trace(self) -> float:
+        """|V|_F^2, exact; without a known value this needs a pass of per-example gradients."""
+        if self._trace is None:
+            self._trace = GradientOperator(self.stream, self.moments, self.stream.microbatch).trace()
+            self.passes += 1
+        return self._trace
+
+    def matmat(self, block: Float[Block, "P U"]) -> Float[Block, "rows U"]:
+        """V M. One pass."""
+        forward = self._forward(block)
+        parts = ((rows, forward(batch, rows)) for rows, batch in self._batches())
+        return self.space.stacked(parts, self.shape[0], block.shape[1], self.dtype)
+
+    def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
+        """V' W. One pass."""
+        weights = self.space.put(weights.astype(self.dtype))
+        total = self.space.zeros(self.shape[1], weights.shape[1], self.dtype)
+        for rows, batch in self._batches():
+            total = self._add(total, weights[rows], batch)
+        return self._normalised(total, weights)
+
+    def fused(self, block: Float[Block, "P U"]) -> tuple[Float[Block, "rows U"], Float[Block, "P U"]]:
+        """V M and V' V M. One pass."""
+        forward = self._forward(block)
+        total = self.space.zeros(self.shape[1], block.shape[1], self.dtype)
+
+        def parts() -> Iterator[tuple[slice, Block]]:
+            nonlocal total
+            for rows, batch in self._batches():
+                part = forward(batch, rows)
+                total = self._add(total, part, batch)
+                yield rows, part
+
+        result = self.space.stacked(parts(), self.shape[0], block.shape[1], self.dtype)
+        return result, self._normalised(total, result)
+
+    def dense(self) -> Float[np.ndarray, "rows P"]:
+        """V itself: some rows at a time through V' W."""
+        V = np.empty(self.shape, self.dtype)
+        for start in range(0, self.shape[0], self.columns):
+            stop = min(start + self.columns, self.shape[0])
+            unit = np.zeros((self.shape[0], stop - start), self.dtype)
+            unit[np.arange(start, stop), np.arange(stop - start)] = 1
+            V[start:stop] = self.space.get(self.rmatmat(unit)).T
+        return V
+
+    def _batches(self) -> Iterator[tuple[slice, Any]]:
+        """Every batch of examples once, padded, with the rows it stands for."""
+        self.passes += 1
+        examples, outputs, reporter = self.stream.examples, self.stream.outputs, self.stream.reporter
+        reporter.begin_pass(len(examples))
+        for begin, end, batch in run(lambda batch: batch, examples, 0, len(examples), self.batch, reporter):
+            yield slice(begin * outputs, end * outputs), batch
+
+    def _groups(self, width: int) -> list[slice]:
+        return [slice(a, min(a + self.columns, width)) for a in range(0, width, self.columns)]
+
+    def _forward(self, block: Float[Block, "P U"]) -> Any:
+        """The function from a batch to its rows of J (s*M) - 1 (z . (s*M))."""
+        scale, mean = self.space.put(self.moments.scale), self.space.put(self.moments.mean)
+        scaled = block * scale[:, None]
+        shift = mean @ scaled
+        groups = self._groups(block.shape[1])
+        columns = (self.space.padded(scaled[:, group], self.shape[1], self.columns) for group in groups)
+        tangents = [self.stream.layout.leaves(self.space.lend(part.T)) for part in columns]
+        differentiator = self.stream.differentiator
+
+        def forward(batch: Any, rows: slice) -> Float[Block, "n U"]:
+            parts = [self.space.put(differentiator.forward_product(tangent, batch)) for tangent in tangents]
+            return self.space.joined(parts)[: rows.stop - rows.start, : block.shape[1]] - shift
+
+        return forward
+
+    def _add(self, total: Float[Block, "P U"], weights: Float[Block, "n U"], batch: Any) -> Float[Block, "P U"]:
+        """total + J' W for one batch; padding examples get weight zero."""
+        rows = self.batch * self.stream.outputs
+        for group in self._groups(weights.shape[1]):
+            columns = self.space.padded(weights[:, group], rows, self.columns)
+            part = self.stream.differentiator.reverse_product(self.space.lend(columns), batch)
+            total = self.space.add_columns(total, group, part)
+        return total
+
+    def _normalised(self, total: Float[Block, "P U"], weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
+        ones = np.ones((self.shape[0], 1), self.dtype)
+        sums = self.space.inner(self.space.put(ones), weights)[0]
+        return self.space.normalise(total, self.moments.scale, self.moments.mean, sums)

@@ -1,0 +1,82 @@
+"""How many examples go through the network at once, and how many of their gradients meet a block at once.
+
+Gradients are computed in microbatches that suit the network and gathered into chunks that suit the matrix product. Both
+give way to a small budget, down to one example.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nfk.planning.problem import Problem
+from nfk.spaces import HOST, Space
+
+CHUNK_ROWS = 256  # rows of gradients that meet a block at once: at this size BLAS is near its peak
+MICROBATCH_BYTES = 4 * 2**20  # gradients of a microbatch: small enough to stay in cache and off fresh pages
+MOST_MICROBATCH = 64
+UNROLL_FROM = 100_000  # parameters from which convolutions are unrolled on a CPU
+UNROLLED = 4
+PRODUCT_BATCH = PRODUCT_COLUMNS = 32
+
+
+@dataclass(frozen=True)
+class Batches:
+    """`gradients`: examples whose gradients are computed at once; `chunk`: examples whose gradients meet a block at
+    once; `products`, `columns`: examples and columns that a JVP or VJP takes at once (0 without one)."""
+
+    gradients: int
+    chunk: int
+    unrolled: bool
+    products: int = 0
+    columns: int = 0
+
+
+LEANEST = Batches(1, 1, False)
+LEANEST_PRODUCTS = Batches(1, 1, False, 1, 1)
+
+
+def network_bytes(p: Problem, batches: Batches) -> dict[str, int]:
+    """Two microbatches on their way: activations, gradients leaf by leaf; and tangents where there are products."""
+    per_example = 3 * p.outputs * (p.activation_bytes + p.column_bytes)
+    parts = {"network and its gradients, two microbatches": batches.gradients * per_example}
+    if batches.products:
+        tangents = batches.products * 3 * p.activation_bytes * batches.columns + 4 * batches.columns * p.column_bytes
+        parts["network, tangents and cotangents"] = tangents
+    return parts
+
+
+def chunk_bytes(p: Problem, batches: Batches) -> dict[str, int]:
+    return {"a chunk of gradients": min(batches.chunk, p.examples) * p.row_bytes}
+
+
+def gradient_batches(p: Problem, space: Space, budget: int, spare: int, chunks: bool = True) -> Batches:
+    """The batches that suit the network and the product, within `spare` bytes of a budget.
+
+    Without `chunks` no gradients are gathered: they are all kept, or only looked at as they pass.
+    """
+    unrolled = space is HOST and p.unroll and p.parameters >= UNROLL_FROM and p.outputs == 1
+    most = max(CHUNK_ROWS // p.outputs, 1)
+    suitable = UNROLLED if unrolled else min(max(MICROBATCH_BYTES // p.row_bytes, 4), MOST_MICROBATCH)
+    suitable = min(suitable if space is HOST else most, p.examples)
+    network = 3 * p.outputs * (p.activation_bytes + p.column_bytes)
+    gathered = p.row_bytes if chunks else 0
+    microbatch = max(1, min(suitable, budget // 8 // network, spare // (network + gathered)))
+    room = (spare - microbatch * network) // p.row_bytes if chunks else most
+    chunk = max(min(room, max(most, microbatch)), microbatch) // microbatch * microbatch
+    return Batches(microbatch, min(chunk, -(-p.examples // microbatch) * microbatch), unrolled)
+
+
+def product_batches(p: Problem, space: Space, budget: int, spare: int, width: int) -> Batches:
+    """Moments and trace take per-example gradients in this engine too, in microbatches; the products do not."""
+    own = gradient_batches(p, space, budget, spare, chunks=False)
+    most = min(PRODUCT_COLUMNS, width)
+    sizes = [(min(PRODUCT_BATCH, p.examples), most)]
+    while sizes[-1] != (1, 1):
+        products, columns = sizes[-1]
+        sizes.append((max(products // 2, 1), columns) if products > 1 else (1, max(columns // 2, 1)))
+    for microbatch in (own.gradients, 1):
+        for products, columns in sizes:
+            batches = Batches(microbatch, microbatch, False, products, columns)
+            if sum({**network_bytes(p, batches), **chunk_bytes(p, batches)}.values()) <= spare:
+                return batches
+    return LEANEST_PRODUCTS

@@ -1,0 +1,61 @@
+"""What the caller of a fit may decide, in one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from nfk.memory import parse_memory
+from nfk.spaces import Space, default_space
+
+Engine = Literal["gradients", "products"]
+MethodName = Literal["krylov", "power", "exact"]
+SideName = Literal["parameters", "examples"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run. None leaves the choice to the plan; none of these but `tol` and `max_steps` changes the answer.
+
+    `memory` bounds all that is allocated beyond the data, the parameters and the runtime itself: bytes, text such as
+    "4GB", or half of what is free in `space`, where tall blocks live.
+    """
+
+    method: MethodName = "krylov"
+    engine: Engine | None = None
+    side: SideName | None = None
+    keep: bool | None = None
+    memory: int | str | None = None
+    oversamples: int = 10
+    tol: float = 1e-3
+    max_steps: int = 30
+    space: Space = field(default_factory=default_space)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tol, (int, float, np.floating)) or not self.tol > 0:
+            raise ValueError(f"tol={self.tol!r} must be a positive number: 1e-3 is a good start")
+        if not isinstance(self.oversamples, (int, np.integer)) or self.oversamples < 0:
+            raise ValueError(f"oversamples={self.oversamples!r} must be a whole number, 0 or more")
+        if not isinstance(self.max_steps, (int, np.integer)) or self.max_steps < 1:
+            raise ValueError(f"max_steps={self.max_steps!r} must be a whole number, 1 or more")
+        if self.method not in ("krylov", "power", "exact"):
+            raise ValueError(f"method={self.method!r} is unknown: choose 'krylov', 'power' or 'exact'")
+        if self.engine not in (None, "gradients", "products"):
+            raise ValueError(
+                f"engine={self.engine!r} is unknown: choose 'gradients' or 'products', or None to let it be chosen"
+            )
+        if self.side not in (None, "parameters", "examples"):
+            raise ValueError(
+                f"side={self.side!r} is unknown: choose 'parameters' or 'examples', or None to let it be chosen"
+            )
+        if self.keep not in (None, True, False):
+            raise ValueError(f"keep={self.keep!r} must be True or False, or None to let it be chosen")
+        self.budget  # noqa: B018  (its check belongs to construction)
+
+    @cached_property
+    def budget(self) -> int:
+        """Bytes."""
+        return parse_memory(self.memory, self.space.free_bytes)

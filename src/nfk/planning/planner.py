@@ -1,0 +1,202 @@
+"""The cheapest way that fits in a budget, or an error that says what the leanest one needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from nfk.memory import at_least, human, parse_memory
+from nfk.planning.batches import Batches, chunk_bytes, gradient_batches, network_bytes, product_batches
+from nfk.planning.options import Engine, Options, SideName
+from nfk.planning.problem import Problem, Target
+from nfk.planning.ways import Way, ways
+from nfk.spaces import Space
+
+CLOSE = 4.0  # engines whose estimates differ by less are timed
+WORTH_TIMING_SECONDS = 10.0
+FEWER_PASSES = 1.5  # the parameters' side reads the gradients half as often: preferred unless it costs this much more
+CALL_CHUNK_BYTES = 2**30  # gradients that a call gathers at the most
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A way to run a fit, its cost and its peak memory. `print` it."""
+
+    way: Way
+    batches: Batches
+    rival: Plan | None = field(default=None, repr=False)  # the other engine's best plan, where it is about as fast
+
+    @property
+    def problem(self) -> Problem:
+        return self.way.problem
+
+    @property
+    def engine(self) -> Engine:
+        return self.way.engine
+
+    @property
+    def side(self) -> SideName:
+        return self.way.side
+
+    @property
+    def keep(self) -> bool:
+        return self.way.keep
+
+    @property
+    def width(self) -> int:
+        """Columns of a block."""
+        return self.way.width
+
+    @property
+    def passes(self) -> int:
+        """Expected sweeps over all rows, with the one for the moments."""
+        return self.way.passes
+
+    @property
+    def flops(self) -> float:
+        return self.way.flops
+
+    @property
+    def seconds(self) -> float:
+        """Expected time, from typical rates of two CPU cores."""
+        return self.way.seconds
+
+    @property
+    def budget(self) -> int:
+        return self.way.options.budget
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes of everything that is held."""
+        return {**self.way.fixed_bytes(), **self.way.batch_bytes(self.batches)}
+
+    @property
+    def peak_bytes(self) -> int:
+        """The sum of all parts: an upper bound, since not all are held at one time."""
+        return sum(self.parts.values())
+
+    def __str__(self) -> str:
+        p, way = self.problem, self.way
+        where = "kept in memory" if way.keep else "recomputed in each pass"
+        columns = "all" if way.group is None else f"{way.group} at a time"
+        unrolled = ", unrolled" if self.batches.unrolled else ""
+        lines = [
+            f"Plan: {p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {way.target}",
+            f"  method    {way.options.method}, on the {way.side}' side, blocks of {way.width} columns ({columns})",
+            f"  engine    {way.engine}{' (close: both will be timed)' if self.rival else ''}, {where}",
+            f"  batches   {self.batches.gradients} examples through the network{unrolled}, "
+            f"{self.batches.chunk} against the basis",
+            f"  passes    about {self.passes}, {self.flops:.1e} FLOP",
+            f"  time      about {_duration(self.seconds)} on two CPU cores",
+            f"  memory    {human(self.peak_bytes)} at its peak, budget {human(self.budget)}",
+        ]
+        lines += [f"    {human(size):>10}  {name}" for name, size in self.parts.items() if size]
+        return "\n".join(lines)
+
+
+def plan_fit(problem: Problem, rank: int | float, options: Options) -> Plan:
+    """The cheapest way that fits in the budget, or a `MemoryError` that says what to change."""
+    target = Target.of(rank, problem)
+    if target.variance is not None and options.method == "power":
+        raise ValueError(f"rank={rank} is a fraction, but method='power' needs a number of components")
+    if options.engine == "products" and problem.why_no_products:
+        raise ValueError(f"engine='products' is not possible here: {problem.why_no_products}; use engine='gradients'")
+    possible = list(ways(problem, target, options))
+    least = {id(way): sum(way.least_bytes().values()) for way in possible}
+    fitting = [way for way in possible if least[id(way)] <= options.budget]
+    if not fitting:
+        raise MemoryError(_too_large(min(possible, key=lambda way: least[id(way)])))
+    best = min(fitting, key=lambda way: way.seconds * (1 if way.side == "parameters" else FEWER_PASSES))
+    plan = Plan(best, best.batches())
+    rivals = [way for way in fitting if way.engine != best.engine]
+    if not rivals or best.seconds < WORTH_TIMING_SECONDS:
+        return plan
+    rival = min(rivals, key=lambda way: way.seconds)
+    return replace(plan, rival=Plan(rival, rival.batches())) if rival.seconds < CLOSE * best.seconds else plan
+
+
+def _too_large(way: Way) -> str:
+    parts = way.least_bytes()
+    rank = "" if way.target.rank is None else f", lower rank={way.target.rank}"
+    return (
+        f"memory={human(way.options.budget)} is too little: the leanest way needs {at_least(sum(parts.values()))}, "
+        f"most of it for {max(parts, key=lambda part: parts[part])}. Raise memory{rank}, or let fewer of the "
+        f"{way.problem.parameters:,} parameters take part with parameters=..."
+    )
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """How rows of V are computed for a call, an exact kernel or a data-set vector; `tile` examples of X are held."""
+
+    batches: Batches
+    parts: dict[str, int]
+    tile: int = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        return sum(self.parts.values())
+
+
+def plan_rows(
+    p: Problem, space: Space, memory: int | str | None, columns: int = 0, engine: Engine = "gradients"
+) -> RowPlan:
+    """One pass over the rows, against a basis of `columns` columns, or none (0): nothing is gathered then."""
+    budget = parse_memory(memory, space.free_bytes)
+    parts = {"mean and scale": 4 * p.column_bytes, "the result": 2 * p.rows * columns * p.itemsize}
+    if engine == "products":
+        parts["scaled tangents"] = 2 * columns * p.column_bytes
+    spare = budget - sum(parts.values())
+    if engine == "products":
+        batches = product_batches(p, space, budget, spare, columns)
+    else:
+        most = max(CALL_CHUNK_BYTES // p.row_bytes, 1)
+        batches = gradient_batches(p, space, budget, spare, chunks=columns > 0)
+        batches = replace(batches, chunk=max(min(batches.chunk, most // batches.gradients * batches.gradients),
+                                             batches.gradients))  # fmt: skip
+    parts |= network_bytes(p, batches) | (chunk_bytes(p, batches) if columns else {})
+    if sum(parts.values()) > budget:
+        raise MemoryError(
+            f"memory={human(budget)} is too little: one example at a time needs {at_least(sum(parts.values()))}, most "
+            f"of it for {max(parts, key=lambda part: parts[part])}. Raise memory, or pass fewer examples at a time"
+        )
+    return RowPlan(batches, parts)
+
+
+def plan_gram(first: Problem, second: Problem, space: Space, memory: int | str | None) -> RowPlan:
+    """Tiles of Fisher vectors of the first set, as many as fit beside the kernel and a chunk of the second."""
+    budget, item = parse_memory(memory, space.free_bytes), first.itemsize
+    example = first.row_bytes
+    kernel = {
+        f"the {first.rows:,} x {second.rows:,} kernel": first.rows * second.rows * item,
+        "mean and scale": 4 * first.column_bytes,
+    }
+    one = Batches(1, 1, False)
+    # Beside its Fisher vector, an example of the tile has a column of the kernel that is being made.
+    tile_bytes = example + second.rows * first.outputs * item
+    least = sum((kernel | network_bytes(second, one) | chunk_bytes(second, one)).values()) + tile_bytes
+    if budget < least:
+        raise ValueError(
+            f"memory={human(budget)} does not hold the {first.rows:,} x {second.rows:,} kernel and a tile of Fisher "
+            f"vectors: give at least {at_least(least)}, or fewer examples"
+        )
+    spare = budget - sum(kernel.values())
+    larger = first if first.examples > second.examples else second
+    batches = gradient_batches(larger, space, budget, spare - tile_bytes)
+    most = max(CALL_CHUNK_BYTES // example // batches.gradients * batches.gradients, batches.gradients)
+    half = max((spare // 2 - batches.gradients * 3 * (example + first.activation_bytes)) // example, 1)
+    chunk = max(min(batches.chunk, most, half // batches.gradients * batches.gradients), batches.gradients)
+    batches = replace(batches, chunk=chunk)
+    parts = kernel | network_bytes(second, batches) | chunk_bytes(second, batches)
+    tile = int(min((budget - sum(parts.values())) // tile_bytes, first.examples))
+    return RowPlan(batches, parts | {"a tile of Fisher vectors": tile * tile_bytes}, tile)
+
+
+def _duration(seconds: float) -> str:
+    """0.4 -> 'a second', 95 -> '95 s', 4000 -> '1 h 7 min'."""
+    if seconds < 1:
+        return "a second"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"

@@ -1,0 +1,93 @@
+"""The sizes that decide everything: of the data, of the network, and of what is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nfk.model import Model
+from nfk.stream import Examples
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model over a data set."""
+
+    examples: int
+    outputs: int
+    parameters: int
+    itemsize: int
+    forward_flops: float
+    activation_bytes: int
+    unroll: bool
+    moment_examples: int
+    moments_over_data: bool
+    trace_known: bool
+    why_no_products: str | None
+
+    @classmethod
+    def of(cls, model: Model, examples: Examples) -> Problem:
+        """One trace of the network, nothing run."""
+        example = examples.example()
+        outputs, P = model.outputs(example), model.layout.size
+        cost = model.network.cost(example)
+        count = len(examples) if model.moments_over_data else model.samples
+        return cls(
+            examples=len(examples), outputs=outputs, parameters=P, itemsize=model.layout.dtype.itemsize,
+            forward_flops=max(cost.flops, 2.0 * P), activation_bytes=cost.activation_bytes, unroll=cost.unroll,
+            moment_examples=count if model.needs_moments else 0, moments_over_data=model.moments_over_data,
+            trace_known=model.moments_over_data and model.fisher == "diagonal",
+            why_no_products=model.network.why_no_products(example),
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> int:
+        return self.examples * self.outputs
+
+    @property
+    def smaller(self) -> int:
+        """The largest rank that V can have."""
+        return min(self.rows, self.parameters)
+
+    @property
+    def column_bytes(self) -> int:
+        """One column of the parameters' side."""
+        return self.parameters * self.itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        """The gradients of one example."""
+        return self.outputs * self.column_bytes
+
+    @property
+    def gradient_flops(self) -> float:
+        """One example's gradient rows."""
+        return self.forward_flops * (1 + 2 * self.outputs)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A number of components, or a share of variance to explain."""
+
+    rank: int | None
+    variance: float | None
+
+    @classmethod
+    def of(cls, rank: int | float, problem: Problem) -> Target:
+        if isinstance(rank, (bool, np.bool_)) or not isinstance(rank, (int, float, np.integer, np.floating)):
+            raise TypeError(f"rank={rank!r} must be a number of components or a fraction of variance between 0 and 1")
+        if isinstance(rank, (float, np.floating)):
+            if not 0 < rank < 1:
+                raise ValueError(
+                    f"rank={rank} is not a fraction: use 0 < rank < 1 for explained variance, or an integer"
+                )
+            return cls(None, float(rank))
+        if rank < 1:
+            raise ValueError(f"rank={rank} is not positive: use 1 or more")
+        if rank > problem.smaller:
+            raise ValueError(f"rank={rank} exceeds min(rows, parameters)={problem.smaller}: lower rank or add examples")
+        return cls(int(rank), None)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}" if self.rank is not None else f"as many components as explain {self.variance:.1%}"

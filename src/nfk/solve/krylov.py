@@ -1,0 +1,218 @@
+"""Block Krylov with full reorthogonalisation: the default way to the leading singular vectors.
+
+A symmetric operator A (V'V on the parameters' side, VV' on the examples' side, see `sides`) is applied to one block
+after another. With the orthonormal basis W = [W_1 ... W_j] and its projected matrix W'AW,
+
+    A W_j = W (W' A W_j) + R        R, the remainder, is where the next block comes from
+
+and for a Ritz pair (theta, W y) the residual is |R y_j|, with y_j the part of y that belongs to the newest block. When
+the basis is full, its best vectors take its place and R goes on (a thick restart): no pass is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float
+
+from nfk.solve.certify import certify
+from nfk.solve.goal import Goal, limit_of
+from nfk.solve.sides import Side
+from nfk.solve.svd import SVD
+from nfk.spaces import Block, orthonormalise, project_out
+
+MARGIN = 0.9  # the search stops a little below the tolerance, since the certificate may differ in its last digits
+SPARE = 10  # vectors beyond the wanted that are certified with them
+
+
+@dataclass(frozen=True)
+class Ritz:
+    """Ritz values (falling), their coefficients in the basis, and the norms of their residuals."""
+
+    values: Float[np.ndarray, " n"]
+    vectors: Float[np.ndarray, "n n"]
+    residuals: Float[np.ndarray, " n"]
+
+
+@dataclass(frozen=True)
+class KrylovState:
+    """How far a search has come: the basis, what A made of it, and where it goes on."""
+
+    basis: tuple[Block, ...]
+    images: tuple[Block, ...]
+    projected: Float[np.ndarray, "n n"]
+    remainder: Block
+    outside: Float[np.ndarray, "b b"]  # R'R
+    step: int = 0
+    exhausted: bool = False  # nothing is left outside the basis but rounding error
+
+    @property
+    def size(self) -> int:
+        """Columns of the basis."""
+        return len(self.projected)
+
+    @cached_property
+    def ritz(self) -> Ritz:
+        values, vectors = scipy.linalg.eigh(self.projected)
+        values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
+        newest = vectors[-len(self.outside) :]
+        squares = np.einsum("ij,ik,kj->j", newest, self.outside, newest, optimize=True)
+        return Ritz(values, vectors, np.sqrt(np.maximum(squares, 0)))
+
+
+def init(side: Side, start: Block, seed: Sequence[int]) -> KrylovState:
+    """Before the first step: an orthonormal block to begin with; where `start` has lower rank, random directions
+    fill it up. Gives up the memory of `start`."""
+    space, width = side.space, start.shape[1]
+    block = orthonormalise(space, start, (), float(space.norms(start).max(initial=0)))
+    if block.shape[1] < width:
+        fill = project_out(space, side.random(seed, width - block.shape[1]), [block])
+        block = space.joined([block, orthonormalise(space, fill, [block], 0.0)])
+    return KrylovState((), (), np.zeros((0, 0)), block, np.zeros((0, 0)))
+
+
+def step(side: Side, state: KrylovState) -> KrylovState:
+    """One block more: A applied to what points out of the basis. One pass on the parameters' side, two on the other.
+
+    Gives up the memory of the old remainder.
+    """
+    space, block = side.space, state.remainder
+    if state.basis:
+        block = orthonormalise(space, block, state.basis, state.ritz.values[0])
+    if block.shape[1] == 0:
+        return replace(state, remainder=block, exhausted=True)
+    image, kept = side.apply(block)
+    basis, images = (*state.basis, block), (*state.images, kept)
+    columns = side.projected_columns(basis, images)
+    remainder = project_out(space, image, basis, columns)
+    return KrylovState(
+        basis, images, _bordered(state.projected, columns), remainder, space.inner(remainder, remainder), state.step + 1
+    )
+
+
+def restarted(side: Side, state: KrylovState, count: int) -> KrylovState:
+    """The best `count` Ritz vectors as the basis, with their images; the remainder goes on. No pass."""
+    chosen = state.ritz.vectors[:, :count]
+    return replace(
+        state,
+        basis=(side.space.combine(state.basis, chosen),),
+        images=(side.image_space.combine(state.images, chosen),),
+        projected=np.diag(state.ritz.values[:count]),
+    )
+
+
+def arrays_of(state: KrylovState, side: Side) -> dict[str, np.ndarray]:
+    """The state as arrays of the host, by name: for a file."""
+    blocks = {f"basis-{i}": side.space.get(block) for i, block in enumerate(state.basis)}
+    images = {f"image-{i}": side.image_space.get(image) for i, image in enumerate(state.images)}
+    return {
+        **blocks, **images, "projected": state.projected, "remainder": side.space.get(state.remainder),
+        "outside": state.outside, "step": np.asarray(state.step), "exhausted": np.asarray(state.exhausted),
+    }  # fmt: skip
+
+
+def state_from(arrays: dict[str, np.ndarray], side: Side) -> KrylovState:
+    """The inverse of `arrays_of`."""
+    count = sum(name.startswith("basis-") for name in arrays)
+    return KrylovState(
+        tuple(side.space.put(arrays[f"basis-{i}"]) for i in range(count)),
+        tuple(side.image_space.put(arrays[f"image-{i}"]) for i in range(count)),
+        arrays["projected"], side.space.put(arrays["remainder"]), arrays["outside"], int(arrays["step"]),
+        bool(arrays["exhausted"]),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Krylov:
+    """The method: blocks of `width` columns until every wanted residual is below `goal.tol`.
+
+    The basis has `capacity` columns at the most; then it restarts from its best `kept` vectors. `start` is a block to
+    begin with, random by default. One pass more (two on the examples' side) certifies.
+    """
+
+    side: Side
+    goal: Goal
+    seed: Sequence[int]
+    width: int
+    capacity: int
+    kept: int
+    most_steps: int = 30
+    columns: int | None = None
+    start: Block | None = None
+
+    def init(self) -> KrylovState:
+        width = min(self.width, *self.side.operator.shape)
+        start = self.side.random(self.seed, width) if self.start is None else self.start
+        return init(self.side, start, self.seed)
+
+    def step(self, state: KrylovState) -> KrylovState:
+        if self._is_full(state):
+            state = restarted(self.side, state, self.kept)
+        return step(self.side, state)
+
+    def _is_full(self, state: KrylovState) -> bool:
+        return state.size > 0 and state.size + self.width > self.capacity
+
+    def done(self, state: KrylovState) -> bool:
+        if state.exhausted or state.step >= self.most_steps:
+            return True
+        if not state.basis:
+            return False
+        # A share of variance may take every vector of a full basis: a restart would drop those that are wanted.
+        return self.converged(state) or (self.goal.variance is not None and self._is_full(state))
+
+    def converged(self, state: KrylovState) -> bool:
+        """Every wanted component is below the tolerance, or at the limit of the precision: eps * s_1 * s_i."""
+        ritz = state.ritz
+        limit = 30 * np.finfo(self.side.operator.dtype).eps * np.sqrt(ritz.values[0] * ritz.values)
+        return state.exhausted or self.goal.worst(ritz.values, ritz.residuals, limit) <= MARGIN * self.goal.tol
+
+    def label(self, state: KrylovState) -> str:
+        return f"Krylov step {state.step + 1}"
+
+    def note(self, state: KrylovState) -> str:
+        worst = self.goal.worst(state.ritz.values, state.ritz.residuals) if state.basis else np.inf
+        return f"residual {worst:.0e}" if np.isfinite(worst) else ""
+
+    def conclude(self, state: KrylovState) -> SVD:
+        wanted = self.goal.wanted(state.ritz.values) or self.goal.most
+        count = max(min(wanted + SPARE, self.goal.most), min(self.kept, self.goal.most))
+        vectors = self.side.space.combine(state.basis, state.ritz.vectors[:, :count])
+        Q = self.side.right_vectors(vectors)
+        result = self.goal.of(certify(self.side.operator, Q, self.columns))
+        limit = limit_of(self.side.operator.dtype)
+        self.goal.warn(result, limit if self.converged(state) else "raise max_steps")
+        return result
+
+    def salvage(self, state: KrylovState) -> SVD | None:
+        """With the recurrence's residuals in place of the certifying pass."""
+        if not state.basis:
+            return None
+        ritz, operator = state.ritz, self.side.operator
+        count = min(self.goal.wanted(ritz.values) or self.goal.most, len(ritz.values))
+        chosen = ritz.vectors[:, :count]
+        values = ritz.values[:count]
+        Q = self.side.right_vectors(self.side.space.combine(state.basis, chosen))
+        images = self.side.image_space.get(self.side.image_space.combine(state.images, chosen))
+        alive = np.where(values > 0, values, 1)
+        count = Q.shape[1]
+        return SVD(
+            self.side.left_vectors(images, alive)[:, :count], np.sqrt(values[:count]), Q,
+            (ritz.residuals[: len(alive)] / alive)[:count], operator.trace(), operator.passes, operator.space,
+        )  # fmt: skip
+
+
+def _bordered(matrix: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The symmetric matrix that `columns` (its last columns) extend."""
+    size, width = columns.shape
+    result = np.zeros((size, size))
+    result[: size - width, : size - width] = matrix
+    result[:, size - width :] = columns
+    result[size - width :, :] = columns.T
+    corner = columns[size - width :]
+    result[size - width :, size - width :] = (corner + corner.T) / 2
+    return result

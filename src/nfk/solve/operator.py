@@ -1,0 +1,39 @@
+"""What the solver sees of a kernel: a tall matrix V that is only ever applied."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+from nfk.spaces import Block, Space
+
+
+class Operator(Protocol):
+    """V, rows x P. Blocks of P rows and blocks of `rows` rows live in the same place."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype
+    space: Space
+    passes: int
+
+    def matmat(self, block: Float[Block, "P U"]) -> Float[Block, "rows U"]:
+        """V M. One pass."""
+        ...
+
+    def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
+        """V' W. One pass; `weights` may be an array of the host, in any precision."""
+        ...
+
+    def fused(self, block: Float[Block, "P U"]) -> tuple[Float[Block, "rows U"], Float[Block, "P U"]]:
+        """V M and V' V M. One pass."""
+        ...
+
+    def dense(self) -> Float[np.ndarray, "rows P"]:
+        """V itself on the host, to be read only."""
+        ...
+
+    def trace(self) -> float:
+        """|V|_F^2, the trace of the kernel; a pass where none has shown it yet."""
+        ...
