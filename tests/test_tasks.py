@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,8 +35,8 @@ from nfk.tasks import (
     sharpness,
     spectrum,
 )
-from nfk.tasks.few_labels import balanced_draw
-from nfk.tasks.probe import held_out_rows
+from nfk.tasks.labelling import balanced_draw
+from nfk.tasks.probing import held_out_rows
 
 RNG = np.random.default_rng
 
@@ -198,7 +196,7 @@ class TestFewLabels:
         X, y = blobs(400, gap=2.0)
         Z, z = blobs(200, gap=2.0, seed=1)
         rows = balanced_draw(y, 40, RNG(0))
-        monkeypatch.setattr(sys.modules["nfk.tasks.few_labels"], "balanced_draw", lambda *_: rows)
+        monkeypatch.setattr("nfk.tasks.labelling.balanced_draw", lambda *_: rows)
         others = np.where(np.isin(np.arange(400), rows), y, RNG(1).permutation(y))
         assert few_labels(X, y, Z, z, (40,), seeds=1) == few_labels(X, others, Z, z, (40,), seeds=1)
         monkeypatch.undo()

@@ -17,7 +17,11 @@ from sklearn.decomposition import PCA
 import nfk
 from nfk.lab import figures
 from nfk.lab.data import Split
-from nfk.lab.distillation import (
+from nfk.lab.families.classifier import PhotoClassifier
+from nfk.lab.families.trained import trained
+from nfk.lab.networks import WideResNet
+from nfk.lab.tasks.ledger import Ledger, Row, row
+from nfk.lab.teaching import (
     Alone,
     Attention,
     EmbeddingTarget,
@@ -29,10 +33,6 @@ from nfk.lab.distillation import (
     Variational,
     distil,
 )
-from nfk.lab.families.classifier import PhotoClassifier
-from nfk.lab.families.trained import trained
-from nfk.lab.networks import WideResNet
-from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.lab.training import accuracy
 from nfk.tasks import embedding_targets, probe_by_rank
 

@@ -11,7 +11,7 @@ import numpy as np
 from nfk.tasks.checks import whole
 from nfk.tasks.estimates import Repeated, repeated
 from nfk.tasks.linear import Loss, fit_linear
-from nfk.tasks.probe import ROW_NORM, checked_sets, grid, row_length
+from nfk.tasks.probing import ROW_NORM, checked_sets, grid, row_length
 
 BUDGETS = (100, 250, 500, 1000, 2000, 4000)
 FOLDS = 5
