@@ -1,0 +1,31 @@
+"""A file that is either the old one or the new one, whole, whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Replace `path` by what `write(partial)` leaves in a hidden, empty file beside it, once that is on the disk.
+
+    If anything fails, Ctrl-C included, the partial file is removed, the old file stays and the error goes on. The mode
+    is the one that a plain `open` gives a new file. The partial file ends like `path`, for writers that read the suffix.
+    """
+    partial = path.with_name(f".partial-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+    try:
+        with partial.open("xb") as new:
+            mode = os.fstat(new.fileno()).st_mode & 0o777
+        write(partial)
+        partial.chmod(mode)  # a writer may have put a file of its own in this place
+        _sync(partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
