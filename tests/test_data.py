@@ -22,6 +22,7 @@ from sklearn.model_selection import StratifiedKFold
 from nfk.lab import data, download, readers, sources
 from nfk.lab.sources import File, Form, Part, Source
 
+pytestmark = pytest.mark.lab
 ROOT = Path(__file__).parents[1]
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (30, 32, 32, 3), dtype=np.uint8)

@@ -26,6 +26,7 @@ from nfk.lab.teaching import (
 )
 from nfk.tasks import distillation_losses as losses
 
+pytestmark = pytest.mark.lab
 RNG = np.random.default_rng(0)
 S, T = (RNG.standard_normal((3, 4, 4, c)).astype(np.float32) for c in (5, 7))
 

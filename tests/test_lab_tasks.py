@@ -16,6 +16,7 @@ from nfk.lab.tasks import inversion, outliers, probe
 from nfk.lab.tasks.__main__ import TASKS, main
 from nfk.lab.tasks.ledger import Ledger, recorded_settings, row, write_rows
 
+pytestmark = pytest.mark.lab
 needs_data = pytest.mark.skipif(data.data_folder() is None, reason="needs NFK_DATA")
 
 
