@@ -6,11 +6,12 @@ ifneq ($(wildcard ../shared/data),)
 export NFK_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help demo test families tasks bench bench-quick lint clean
+.PHONY: help demo test test-core families tasks bench bench-quick lint clean
 
 help:
 	@echo "make demo         embed 5,000 real digits with a small network; table and figures (minutes)"
 	@echo "make test         the whole test suite"
+	@echo "make test-core    the tests of the library itself, without the lab's networks, data and experiments"
 	@echo "make families     every family of models on real data: results/families.json and the tables in docs/families.md"
 	@echo "make tasks        probing, few labels, distillation, inversion, ... on real data: results/tasks/ (hours; resumes)"
 	@echo "make bench        every benchmark in the README, as JSON in results/core.json (about half an hour)"
@@ -33,6 +34,9 @@ demo: $(VENV)/ready
 
 test: $(VENV)/ready-test
 	$(RUN) -m pytest
+
+test-core: $(VENV)/ready-test
+	$(RUN) -m pytest -m "not lab"
 
 families: $(VENV)/ready
 	$(RUN) -m nfk.lab.families

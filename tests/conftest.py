@@ -3,13 +3,33 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-# Before jax starts: four simulated devices, as a laptop with accelerators would have.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+# Before jax and numpy start. Four simulated devices, as a laptop with accelerators would have. Most of a test's time is
+# compilation, and most of that LLVM's optimisation of code that runs once: it is left out, XLA's own passes are not.
+# `XLA_FLAGS=--xla_force_host_platform_device_count=4 make test` is a run with all of them.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0 "
+    "--xla_llvm_disable_expensive_passes=true",
+)
+# One thread of BLAS for each worker: with as many as there are cores, the workers' threads wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jax
 import numpy as np
 import pytest
 from registry import CASES, Case
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one model of the registry, or of one family, go to one worker: what they share is compiled once."""
+    for item in items:
+        params = getattr(item, "callspec", None) and item.callspec.params
+        if params and (model := params.get("case") or params.get("double")):
+            item.add_marker(pytest.mark.xdist_group(f"{model} {params.get('dtype', 'float64')}"))
+        elif params and (family := params.get("family")):
+            item.add_marker(pytest.mark.xdist_group(family.label))
 
 
 @pytest.fixture(params=["float32", "float64"])

@@ -8,6 +8,7 @@ import io
 import re
 import shutil
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from sklearn.model_selection import StratifiedKFold
 from nfk.lab import data, download, readers, sources
 from nfk.lab.sources import File, Form, Part, Source
 
+pytestmark = pytest.mark.lab
 ROOT = Path(__file__).parents[1]
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (30, 32, 32, 3), dtype=np.uint8)
@@ -459,3 +461,12 @@ def test_the_page_lists_every_data_set():
         assert f"`{name}`" in page
         for part in source.forms[0].parts.values():
             assert f"{part.examples:,}" in page
+
+
+def test_the_peak_of_memory_sees_what_a_block_held():
+    from nfk.lab.memory import Peak
+
+    with Peak() as peak:
+        held = np.ones(40_000_000, np.uint8)
+        time.sleep(0.05)
+    assert len(held) <= peak.grown <= peak.most

@@ -12,7 +12,7 @@ import optax
 import pytest
 from flax import nnx
 
-from nfk.lab.distillation import (
+from nfk.lab.teaching import (
     Alone,
     Attention,
     EmbeddingTarget,
@@ -24,8 +24,9 @@ from nfk.lab.distillation import (
     distil,
     look,
 )
-from nfk.tasks import distillation as losses
+from nfk.tasks import distillation_losses as losses
 
+pytestmark = pytest.mark.lab
 RNG = np.random.default_rng(0)
 S, T = (RNG.standard_normal((3, 4, 4, c)).astype(np.float32) for c in (5, 7))
 

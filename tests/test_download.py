@@ -19,6 +19,7 @@ from server import Remote, serving
 from nfk.lab import download
 from nfk.lab.download import DownloadError, fetch
 
+pytestmark = pytest.mark.lab
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 OTHER = np.random.default_rng(1).bytes(1_000_000)
 CHECKSUM = f"md5:{hashlib.md5(CONTENT).hexdigest()}"

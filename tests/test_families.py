@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import jax
 import numpy as np
@@ -15,8 +16,19 @@ from nfk.lab import data, weights
 from nfk.lab.families import FAMILIES
 from nfk.lab.families.trained import SHIPPED_BYTES, trained
 
+pytestmark = pytest.mark.lab
 DIGITS = [family for family in FAMILIES if family.data == "mnist"]
-named = pytest.mark.parametrize("family", DIGITS, ids=lambda family: family.network.replace(" ", "_"))
+
+
+def each(families):
+    """A test for each of them, all tests of a family in one worker."""
+    return pytest.mark.parametrize("family", families, ids=lambda family: family.network.replace(" ", "_"))
+
+
+@cache
+def shipped(label: str):
+    """The trained network and the facts of its file, once for all families that share it."""
+    return trained(next(family for family in FAMILIES if family.label == label))
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +47,16 @@ def test_every_family_of_the_table_is_there():
     assert len({(family.name, family.network, family.data) for family in FAMILIES}) == len(FAMILIES)
 
 
-@pytest.mark.parametrize("label", sorted({family.label for family in FAMILIES} - {"gan-cifar10", "classifier-cifar10"}))
-def test_shipped_weights_are_small_and_say_how_they_were_made(label):
-    path = weights.shipped(label)
+FILES = {family.label: family for family in FAMILIES if family.label not in ("gan-cifar10", "classifier-cifar10")}
+
+
+@pytest.mark.parametrize("family", FILES.values(), ids=FILES)
+def test_shipped_weights_are_small_and_say_how_they_were_made(family):
+    path = weights.shipped(family.label)
     assert path is not None
     assert path.stat().st_size < SHIPPED_BYTES
-    family = next(family for family in FAMILIES if family.label == label)
-    _, facts = weights.load(path, family.build(0))
-    assert label in facts["command"]
+    _, facts = shipped(family.label)
+    assert family.label in facts["command"]
     assert facts["seed"] == 0
     assert facts["seconds_training"] > 0
 
@@ -50,10 +64,10 @@ def test_shipped_weights_are_small_and_say_how_they_were_made(label):
 MEASURED = [family for family in DIGITS if family.name != "gan" and "amples" not in family.network]
 
 
-@pytest.mark.parametrize("family", MEASURED, ids=lambda family: family.network.replace(" ", "_"))
+@each(MEASURED)
 def test_the_trained_network_is_better_than_the_untrained(family, digits):
     test = digits[1].take(slice(100))
-    name, value = family.metric(trained(family)[0], test)
+    name, value = family.metric(shipped(family.label)[0], test)
     _, before = family.metric(family.build(1), test)
     assert value > before + 0.5 if name == "accuracy" else value < 0.8 * before
 
@@ -62,10 +76,10 @@ def test_the_trained_network_is_better_than_the_untrained(family, digits):
 READ = [family for family in DIGITS if family.network != "hierarchical VAE"]
 
 
-@pytest.mark.parametrize("family", READ, ids=lambda family: family.network.replace(" ", "_"))
+@each(READ)
 def test_its_embedding_is_the_dense_definition_s(family, digits):
     X = family.examples(digits[1].take(slice(3)))  # three: a batch is compiled example by example
-    model = family.model(trained(family)[0])
+    model = family.model(shipped(family.label)[0])
     model = replace(model, samples=8) if model.sample is not None else model
     E = nfk.fit(model, X, 3, method="exact").training
     K = nfk.gram(model, X)
@@ -75,16 +89,15 @@ def test_its_embedding_is_the_dense_definition_s(family, digits):
 @needs_data("the language model")
 def test_padding_changes_nothing_in_the_embedding_of_a_sentence():
     family = next(family for family in FAMILIES if family.name == "language")
-    model = family.model(trained(family)[0])
+    model = family.model(shipped(family.label)[0])
     X = family.examples(data.sentences("polarity", "test").take(slice(12)))
     embedding = nfk.fit(model, X, 4)
     other = {"tokens": np.where(X["mask"] > 0, X["tokens"], 7), "mask": X["mask"]}
     np.testing.assert_allclose(embedding(other), embedding.training, atol=1e-3 * np.abs(embedding.training).max())
 
 
-@pytest.mark.parametrize("label", ["gan-mnist", "energy-mnist", "flow-mnist"])
-def test_a_training_with_a_step_of_its_own_moves_every_part(label, digits, tmp_path, monkeypatch):
-    family = next(family for family in FAMILIES if family.label == label)
+@each([FILES[label] for label in ("gan-mnist", "energy-mnist", "flow-mnist")])
+def test_a_training_with_a_step_of_its_own_moves_every_part(family, digits, tmp_path, monkeypatch):
     monkeypatch.setattr(type(family), "steps", 2)
     before = family.build(0)
     after = family.train(family.build(0), digits[0].take(slice(256)), 0, tmp_path)

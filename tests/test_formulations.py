@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -179,99 +177,6 @@ def test_the_options_of_langevin_are_checked(options, fault):
         nfk.langevin(model, np.eye(4, 2, dtype=np.float32), **options)
     with pytest.raises(TypeError, match="X has dtype int64: Langevin dynamics moves real numbers"):
         nfk.langevin(model, np.zeros((4, 2), np.int64))
-
-
-# --- the lab's densities ---------------------------------------------------------------------------------------------
-
-nnx = pytest.importorskip("flax.nnx")
-
-
-def test_a_pixelcnn_is_a_density_of_binary_images():
-    from nfk.lab.networks.pixelcnn import PixelCNN
-
-    network = PixelCNN(width=4, blocks=2, rngs=nnx.Rngs(0))
-    images = np.array(list(itertools.product([0.0, 1.0], repeat=9)), np.float32).reshape(-1, 3, 3, 1)
-    assert abs(float(jnp.exp(network.log_prob(images)).sum()) - 1) < 1e-4
-
-
-def test_a_causal_transformer_is_a_density_of_token_sequences_and_padding_changes_nothing():
-    from nfk.lab.networks.transformer import CausalTransformer
-
-    network = CausalTransformer(4, 6, 8, 1, 2, rngs=nnx.Rngs(0))
-    sequences = np.array(list(itertools.product(range(4), repeat=3)), np.int32)
-    assert abs(float(jnp.exp(network.log_prob(sequences)).sum()) - 1) < 1e-4
-
-    log_prob = lambda module, x: module.log_prob(x["tokens"], x["mask"])  # noqa: E731
-    model = nfk.density(*nfk.from_nnx(network, method=log_prob))
-    short = {"tokens": sequences[:5], "mask": np.ones((5, 3), np.float32)}
-    padded = {"tokens": np.pad(sequences[:5], ((0, 0), (0, 3)), constant_values=0), "mask": np.ones((5, 6), np.float32)}
-    padded["mask"][:, 3:] = 0
-    other = {"tokens": padded["tokens"].copy(), "mask": padded["mask"]}
-    other["tokens"][:, 3:] = 2
-    key = jax.random.key(0)
-    plain, with_zeros, with_twos = (kernel.gradients(model, X, key) for X in (short, padded, other))
-    np.testing.assert_allclose(with_zeros, plain, atol=1e-5)
-    np.testing.assert_allclose(with_twos, plain, atol=1e-5)
-
-
-def test_the_bounds_of_the_convolutional_vae_enclose_log_p():
-    """One latent variable: log p(x) by quadrature."""
-    from nfk.lab.networks.vaes import ConvVAE, bernoulli
-
-    network = ConvVAE(latents=1, width=2, rngs=nnx.Rngs(3))
-    x = (rng.random((1, 28, 28, 1)) < 0.2).astype(np.float32)
-    grid = np.linspace(-8, 8, 4001, dtype=np.float32)[:, None]
-    joint = np.asarray(bernoulli(jnp.asarray(x), network.decoder(grid)), np.float64)
-    joint += -0.5 * grid[:, 0] ** 2 - 0.5 * np.log(2 * np.pi)
-    truth = np.log(np.trapezoid(np.exp(joint - joint.max()), grid[:, 0])) + joint.max()
-    keys = jax.random.split(jax.random.key(0), 2000)
-    elbo = np.asarray(jax.vmap(lambda k: network.elbo(x, k)[0])(keys)).mean()
-    weights = np.asarray(jax.vmap(lambda k: network.log_weight(x, k)[0])(keys), np.float64)
-    importance = np.log(np.mean(np.exp(weights - weights.max()))) + weights.max()
-    assert elbo < truth
-    assert abs(weights.mean() - elbo) < 0.1, "the same bound, its divergence sampled and in closed form"
-    assert abs(importance - truth) < 0.05
-
-
-def test_the_denoising_bound_of_a_perfect_denoiser_is_the_log_probability():
-    """Four images, each as likely: with the exact posterior mean the bound is log 1/4 on average."""
-    from nfk.lab.networks import diffusion
-
-    data = 2 * np.round(255 * rng.random((4, 2, 2, 1))).astype(np.float32) / 255 - 1
-
-    class Perfect(diffusion.Diffusion):
-        def noise(self, noisy, times):
-            g = diffusion.gamma(times)[:, None, None, None]
-            alpha, sigma = jnp.sqrt(nnx.sigmoid(-g)), jnp.sqrt(nnx.sigmoid(g))
-            distance = jnp.sum((noisy[:, None] - alpha[:, None] * data) ** 2, axis=(2, 3, 4))
-            weights = nnx.softmax(-0.5 * distance / sigma[:, :, 0, 0] ** 2)
-            return (noisy - alpha * jnp.einsum("nm,m...->n...", weights, data)) / sigma
-
-    network = Perfect(width=8, rngs=nnx.Rngs(0))
-    images = np.repeat((data + 1) / 2, 3000, axis=0)
-    bound = np.asarray(jax.jit(lambda x: network.bound(x, jax.random.key(0), 8))(images))
-    assert abs(bound.mean() + np.log(4)) < 4 * bound.std() / np.sqrt(len(bound)) + 0.01
-    assert bound.std() / np.sqrt(len(bound)) < 0.05
-
-
-def test_the_flow_is_a_density_by_the_change_of_variables():
-    pytest.importorskip("flowjax")
-    import paramax
-
-    from nfk.lab.networks.flows import coupling_flow
-
-    flow = coupling_flow(4, 8, 2, key=jax.random.key(0))
-    y = rng.standard_normal(4).astype(np.float32)
-    inverse = paramax.unwrap(flow).bijection.inverse
-    _sign, log_det = np.linalg.slogdet(np.asarray(jax.jacobian(inverse)(y)))
-    base = -0.5 * np.sum(np.asarray(inverse(y)) ** 2) - 2 * np.log(2 * np.pi)
-    assert abs(float(flow.log_prob(y)) - (base + log_det)) < 1e-4
-    apply, params = nfk.from_equinox(flow, method="log_prob")
-    model = nfk.density(apply, params, parameters=lambda path: "base_dist" not in path)
-    X = rng.standard_normal((6, 4)).astype(np.float32)
-    np.testing.assert_allclose(
-        np.asarray(model.score_of(model.params, X[0], jax.random.key(0))), float(flow.log_prob(X[0])), rtol=1e-5
-    )
 
 
 def test_common_noise_does_not_hide_what_examples_have_in_common():

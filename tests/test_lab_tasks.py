@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,61 +12,90 @@ import pytest
 from nfk.lab import data
 from nfk.lab.families.classifier import Classifier
 from nfk.lab.families.gan import DigitGAN
+from nfk.lab.tasks import inversion, outliers, probe
 from nfk.lab.tasks.__main__ import TASKS, main
-from nfk.lab.tasks.ledger import Ledger, row, write_rows
+from nfk.lab.tasks.ledger import Ledger, recorded_settings, row, write_rows
 
+pytestmark = pytest.mark.lab
 needs_data = pytest.mark.skipif(data.data_folder() is None, reason="needs NFK_DATA")
 
 
-def small(monkeypatch, task: str, **sizes):
-    """The module of a task with its sizes made small."""
-    module = importlib.import_module(f"nfk.lab.tasks.{task}")
-    for name, value in sizes.items():
-        assert hasattr(module, name)
-        monkeypatch.setattr(module, name, value)
-    return module
+@dataclass(frozen=True)
+class Settings:
+    rank: int = 4
+    ranks: tuple[int, ...] = (1, 2)
+    loss: str = "logistic"
+
+
+OTHERS = [replace(Settings(), rank=5), replace(Settings(), ranks=(1, 3)), replace(Settings(), loss="squared_hinge")]
 
 
 def silent(text: str) -> None:
     pass
 
 
-class TestLedger:
-    def test_what_was_measured_is_not_measured_again(self, tmp_path):
-        calls = []
-        measure = lambda value: calls.append(value) or {"accuracy": np.float64(value)}  # noqa: E731
-        for _ in range(2):
-            assert Ledger("toy", tmp_path, silent).once("a", measure, 0.5) == {"accuracy": 0.5}
-        assert calls == [0.5]
+class Counted:
+    """A measurement that counts its calls."""
 
-    def test_other_settings_are_measured_again(self, tmp_path, monkeypatch):
-        module = importlib.import_module("nfk.lab.tasks.ridge")
-        fake = lambda size: {"x": float(size)}  # noqa: E731
-        fake.__module__ = module.__name__
-        ledger = Ledger("toy", tmp_path, silent)
-        assert ledger.once("a", fake, 1) == {"x": 1}
-        assert ledger.once("a", fake, 2) == {"x": 2}
-        made = {"a": ledger.arrays("b", fake, 1)["x"]}
-        monkeypatch.setattr(module, "EXAMPLES", 17)
-        assert ledger.arrays("b", lambda: {"x": 5.0})["x"] == 5
-        monkeypatch.setattr(module, "SEEDS", 17)
-        assert ledger.known["a"]["settings"]["arguments"] == [2]
-        assert made["a"] == 1
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, settings: Settings, *arguments) -> dict[str, float]:
+        self.calls += 1
+        return {"x": np.float64(settings.rank), "call": self.calls}
+
+
+class TestLedger:
+    def kept(self, kind: str, folder, measure, settings=Settings(), *arguments) -> dict:  # noqa: B008
+        """By a ledger that has just been opened, as a second run would."""
+        return getattr(Ledger("toy", folder, silent), kind)("a", measure, settings, *arguments)
+
+    @pytest.mark.parametrize("kind", ["once", "arrays"])
+    def test_what_was_measured_is_not_measured_again(self, kind, tmp_path):
+        measure = Counted()
+        for _ in range(2):
+            assert self.kept(kind, tmp_path, measure, Settings(), 0.5) == {"x": 4, "call": 1}
+        assert measure.calls == 1
+
+    @pytest.mark.parametrize("kind", ["once", "arrays"])
+    @pytest.mark.parametrize("other", OTHERS)
+    def test_a_changed_setting_is_measured_again_and_an_unchanged_one_is_not(self, kind, other, tmp_path):
+        measure = Counted()
+        assert self.kept(kind, tmp_path, measure)["call"] == 1
+        assert self.kept(kind, tmp_path, measure, other) == {"x": other.rank, "call": 2}
+        assert self.kept(kind, tmp_path, measure, replace(other))["call"] == 2
+        assert self.kept(kind, tmp_path, measure)["call"] == 3
+
+    @pytest.mark.parametrize("kind", ["once", "arrays"])
+    def test_a_changed_argument_is_measured_again_and_an_array_is_not_compared(self, kind, tmp_path):
+        measure = Counted()
+        for call, arguments in enumerate([(1,), (2,), ("one",), ((1, 2), np.ones(3))], start=1):
+            assert self.kept(kind, tmp_path, measure, Settings(), *arguments)["call"] == call
+        assert self.kept(kind, tmp_path, measure, Settings(), (1, 2), np.zeros(3))["call"] == 4
+
+    @pytest.mark.parametrize("task", TASKS)
+    def test_every_setting_of_a_task_is_recorded(self, task):
+        settings = importlib.import_module(f"nfk.lab.tasks.{task}").SETTINGS
+        recorded = recorded_settings(settings, ())
+        for name, value in vars(settings).items():
+            assert recorded[name] == (list(value) if isinstance(value, tuple) else value)
+            changed = replace(settings, **{name: value * 2})
+            assert recorded_settings(changed, ()) != recorded
 
     def test_an_interrupted_task_keeps_what_was_finished(self, tmp_path):
-        def stop():
+        def stop(settings):
             raise KeyboardInterrupt
 
         ledger = Ledger("toy", tmp_path, silent)
-        ledger.once("a", lambda: {"x": 1})
+        ledger.once("a", lambda settings: {"x": 1}, Settings())
         with pytest.raises(KeyboardInterrupt):
-            ledger.once("b", stop)
+            ledger.once("b", stop, Settings())
         assert list(Ledger("toy", tmp_path, silent).known) == ["a"]
 
     def test_arrays_are_made_once(self, tmp_path):
         ledger = Ledger("toy", tmp_path, silent)
-        first = ledger.arrays("x", lambda: {"a": np.arange(3), "b": 2.0})
-        again = ledger.arrays("x", lambda: {})
+        first = ledger.arrays("x", lambda settings: {"a": np.arange(3), "b": 2.0}, Settings())
+        again = ledger.arrays("x", lambda settings: {}, Settings())
         np.testing.assert_array_equal(first["a"], again["a"])
         assert float(again["b"]) == 2
         assert [path.name for path in (tmp_path / "toy").iterdir()] == ["x.npz"]
@@ -86,14 +116,18 @@ def test_a_task_that_does_not_exist_is_named():
 
 def test_every_task_is_a_module_with_a_run():
     for name in TASKS:
-        module = importlib.import_module(f"nfk.lab.tasks.{name}")
-        assert callable(module.run)
+        assert callable(importlib.import_module(f"nfk.lab.tasks.{name}").run)
 
 
 @needs_data
-def test_probe_at_a_small_size(monkeypatch, tmp_path):
-    sizes = dict(RANK=24, MIDDLE=16, SEEDS=1, RANKS=(4, 16, 24), FAMILIES=((DigitGAN(), 200, 100),))
-    rows = small(monkeypatch, "probe", **sizes).run(Ledger("probe", tmp_path, silent), tmp_path)
+def test_probe_at_a_small_size(tmp_path):
+    said = []
+    settings = probe.Settings(rank=24, middle=16, ranks=(4, 16, 24))
+    options = dict(families=((DigitGAN(), 200, 100),), seeds=1)
+    rows = probe.run(Ledger("probe", tmp_path, said.append), tmp_path, settings, **options)
+    assert len(said) == 1
+    assert probe.run(Ledger("probe", tmp_path, said.append), tmp_path, settings, **options) == rows
+    assert len(said) == 1  # nothing was measured again
     methods = {(line["method"], line["loss"]): line for line in rows}
     assert ("full Fisher vector", "squared_hinge") in methods
     assert methods["full Fisher vector", "logistic"]["features"] == 16_871
@@ -102,9 +136,9 @@ def test_probe_at_a_small_size(monkeypatch, tmp_path):
 
 
 @needs_data
-def test_inversion_at_a_small_size(monkeypatch, tmp_path):
-    module = small(monkeypatch, "inversion", GENERATED=300, TESTED=60, SEEDS=1, RANK=16)
-    rows = module.run(Ledger("inversion", tmp_path, silent), tmp_path)
+def test_inversion_at_a_small_size(tmp_path):
+    settings = inversion.Settings(rank=16, generated=300, tested=60)
+    rows = inversion.run(Ledger("inversion", tmp_path, silent), tmp_path, settings, seeds=1)
     found = {(line["method"], line["metric"]): line["mean"] for line in rows}
     assert found["Fisher embedding, 16", "same class under LeNet-5, real images"] > 0.2
     assert found["PCA of real images, 16, reconstruction", "mean squared pixel error, real images"] < 0.05
@@ -112,9 +146,10 @@ def test_inversion_at_a_small_size(monkeypatch, tmp_path):
 
 
 @needs_data
-def test_outliers_at_a_small_size(monkeypatch, tmp_path):
-    module = small(monkeypatch, "outliers", DIGITS=((Classifier(), 200),), PHOTOS=(), TESTED=80, SEEDS=1, RANK=16)
-    rows = module.run(Ledger("outliers", tmp_path, silent), tmp_path)
-    found = {(line["method"], line["metric"]): line for line in rows if line["data"].startswith("mnist")}
+def test_outliers_at_a_small_size(tmp_path):
+    settings = outliers.Settings(rank=16, tested=80)
+    pairs = (("mnist", "fashion_mnist", ((Classifier(), 200),)),)
+    rows = outliers.run(Ledger("outliers", tmp_path, silent), tmp_path, settings, pairs, seeds=1)
+    found = {(line["method"], line["metric"]): line for line in rows}
     assert found["maximum softmax", "AUROC"]["mean"] > 0.8
     assert 0 < found["outside the top 16, squared length", "AUROC"]["half_interval"] < 0.2

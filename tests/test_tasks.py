@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,8 +35,8 @@ from nfk.tasks import (
     sharpness,
     spectrum,
 )
-from nfk.tasks.few_labels import balanced_draw
-from nfk.tasks.probe import held_out_rows
+from nfk.tasks.labelling import balanced_draw
+from nfk.tasks.probing import held_out_rows
 
 RNG = np.random.default_rng
 
@@ -54,10 +52,10 @@ def blobs(count: int, classes: int = 4, width: int = 6, gap: float = 8.0, seed: 
 class TestEstimates:
     def test_wilson_covers_the_truth_nineteen_times_in_twenty(self):
         rng = RNG(0)
+        intervals = [proportion(np.arange(80) < hits) for hits in range(81)]
         for truth in (0.02, 0.5, 0.97):
-            hits = rng.random((2000, 80)) < truth
-            inside = [(e := proportion(row)).low <= truth <= e.high for row in hits]
-            assert 0.93 <= np.mean(inside) <= 0.985
+            drawn = [intervals[hits] for hits in np.sum(rng.random((2000, 80)) < truth, axis=1)]
+            assert 0.93 <= np.mean([each.low <= truth <= each.high for each in drawn]) <= 0.985
 
     def test_wilson_at_the_ends_is_not_empty(self):
         assert proportion(np.ones(50, bool)).low < 1
@@ -171,9 +169,18 @@ class TestProbe:
 
     def test_held_out_rows_take_a_share_of_every_class(self):
         labels = np.repeat([0, 1, 2], [50, 30, 1])
-        kept, held = held_out_rows(labels, 0.1, RNG(0))
+        kept, held = held_out_rows(labels, 0.1, 0)
         assert np.bincount(labels[held], minlength=3).tolist() == [5, 3, 0]
         assert sorted([*kept, *held]) == list(range(81))
+        np.testing.assert_array_equal(held_out_rows(labels, 0.1, 0)[1], held)
+        assert set(held_out_rows(labels, 0.1, 1)[1]) != set(held)
+
+    @pytest.mark.parametrize("counts", [[2, 2, 2], [1, 2], [1, 1, 1], [3, 40], [2, 1, 100]])
+    def test_every_class_can_be_learnt_from_what_is_kept_however_small_it_is(self, counts):
+        labels = np.repeat(np.arange(len(counts)), counts)
+        kept, held = held_out_rows(labels, 0.1, 0)
+        assert len(held) > 0
+        assert set(labels[kept]) == set(range(len(counts)))
 
 
 class TestFewLabels:
@@ -198,7 +205,7 @@ class TestFewLabels:
         X, y = blobs(400, gap=2.0)
         Z, z = blobs(200, gap=2.0, seed=1)
         rows = balanced_draw(y, 40, RNG(0))
-        monkeypatch.setattr(sys.modules["nfk.tasks.few_labels"], "balanced_draw", lambda *_: rows)
+        monkeypatch.setattr("nfk.tasks.labelling.balanced_draw", lambda *_: rows)
         others = np.where(np.isin(np.arange(400), rows), y, RNG(1).permutation(y))
         assert few_labels(X, y, Z, z, (40,), seeds=1) == few_labels(X, others, Z, z, (40,), seeds=1)
         monkeypatch.undo()

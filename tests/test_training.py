@@ -16,6 +16,7 @@ from nfk.lab import training, weights  # noqa: E402
 from nfk.lab.networks import MLP  # noqa: E402
 from nfk.lab.training import Batches, averaged, shift_and_flip, train, train_module  # noqa: E402
 
+pytestmark = pytest.mark.lab
 rng = np.random.default_rng(0)
 X = rng.standard_normal((70, 3)).astype(np.float32)
 Y = X @ np.array([1.0, -2.0, 0.5], np.float32)

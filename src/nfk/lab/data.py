@@ -80,9 +80,9 @@ def load(name: str, split: str = "train", *, download: bool = False) -> Split:
     return Split(np.divide(pixels, np.float32(255), order="C"), labels.astype(np.int64))
 
 
-def mnist(split: str = "train", name: str = "mnist", *, download: bool = False) -> Split:
-    """MNIST (or `name="fashion_mnist"`): 28 x 28 x 1, "train" 60,000, "test" 10,000."""
-    return load(name, split, download=download)
+def mnist(split: str = "train", *, download: bool = False) -> Split:
+    """MNIST: 28 x 28 x 1, "train" 60,000, "test" 10,000."""
+    return load("mnist", split, download=download)
 
 
 def fashion_mnist(split: str = "train", *, download: bool = False) -> Split:

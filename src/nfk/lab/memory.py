@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import threading
-from pathlib import Path
+
+import psutil
 
 
 def resident() -> int:
-    """Bytes of memory this process holds now; where the system does not tell, the most it has held."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text().split()[1]) * resource.getpagesize()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    """Bytes of memory this process holds now."""
+    return psutil.Process().memory_info().rss
 
 
 class Peak:

@@ -25,9 +25,6 @@ class Vocabulary:
         common = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(("<end>", "<unknown>", *common[: size - 2]))
 
-    def __len__(self) -> int:
-        return len(self.words)
-
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {word: number for number, word in enumerate(self.words)}
@@ -41,8 +38,3 @@ class Vocabulary:
             tokens[row, : len(numbers)] = numbers
             mask[row, : len(numbers) + 1] = 1
         return {"tokens": tokens, "mask": mask}
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The words up to the end of the sentence."""
-        words = [self.words[token] for token in tokens]
-        return " ".join(words[: words.index("<end>")] if "<end>" in words else words)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,8 @@ import numpy as np
 from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
+
+from nfk.atomic import write_atomically
 
 SHIPPED = Path(__file__).parent / "trained"
 
@@ -35,13 +35,7 @@ def save(path: Path, network: Any, facts: dict[str, Any]) -> Path:
     """Write the weights of `network`; `facts` (command, seed, seconds of training, ...) go into the file's header."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: np.ascontiguousarray(leaf) for name, leaf in _named(state_of(network)).items()}
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as part:
-        pass
-    try:
-        save_file(tensors, part.name, metadata={"facts": json.dumps(facts)})
-        os.replace(part.name, path)
-    finally:
-        Path(part.name).unlink(missing_ok=True)
+    write_atomically(path, lambda partial: save_file(tensors, partial, metadata={"facts": json.dumps(facts)}))
     return path
 
 

@@ -1,17 +1,17 @@
 """What an embedding is good for. Arrays in, a named result with its uncertainty out; where features came from, no
 function here knows, so every baseline goes through the same code."""
 
-from nfk.tasks.alignment import alignment
-from nfk.tasks.distillation import embedding_loss, embedding_targets
+from nfk.tasks.cka import alignment
+from nfk.tasks.distillation_losses import embedding_loss, embedding_targets
 from nfk.tasks.estimates import Estimate, Repeated, average, proportion, repeated
-from nfk.tasks.few_labels import FewLabels, few_labels
 from nfk.tasks.inversion import Inversion, invert, sharpness
+from nfk.tasks.labelling import FewLabels, few_labels
 from nfk.tasks.linear import LinearClassifier, fit_linear
 from nfk.tasks.neighbours import Neighbours, Retrieval, nearest, retrieval
 from nfk.tasks.outliers import Detection, detection
-from nfk.tasks.probe import Probe, kernel_features, probe, probe_by_rank
+from nfk.tasks.probing import Probe, kernel_features, probe, probe_by_rank
 from nfk.tasks.ridge import Ridge, feature_ridge, kernel_ridge, one_hot
-from nfk.tasks.spectrum import Spectrum, by_layer, mean_share, spectrum
+from nfk.tasks.spectra import Spectrum, by_layer, mean_share, spectrum
 
 __all__ = [
     "Detection", "Estimate", "FewLabels", "Inversion", "LinearClassifier", "Neighbours", "Probe", "Repeated",

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import binomtest, norm
 
-NORMAL = 1.959964  # the 97.5 % point of the standard normal
+NORMAL = float(norm.ppf(0.975))
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,9 @@ def repeated(values: Iterable[float]) -> Repeated:
 
 def proportion(hits: np.ndarray) -> Estimate:
     """The share of hits with Wilson's interval, which stays within 0 and 1 and is right near both."""
-    n, p, z = len(hits), float(np.mean(hits)), NORMAL
-    centre = (p + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    return Estimate(p, min(p, float(centre - half)), max(p, float(centre + half)))
+    counted = binomtest(int(np.sum(hits)), len(hits))
+    interval = counted.proportion_ci(0.95, method="wilson")
+    return Estimate(float(counted.statistic), float(interval.low), float(interval.high))
 
 
 def average(values: np.ndarray) -> Estimate:

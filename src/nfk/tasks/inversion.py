@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import bootstrap
 
 from nfk.tasks.checks import as_features, same_length, same_width
 from nfk.tasks.estimates import Estimate
@@ -67,11 +68,14 @@ def _map(E: np.ndarray, H: np.ndarray, intercept: bool) -> tuple[np.ndarray, np.
 
 def _determination(errors: np.ndarray, spread: np.ndarray) -> Estimate:
     """1 - sum(errors) / sum(spread), with the interval of resampled examples."""
+
+    def share(errors: np.ndarray, spread: np.ndarray, axis: int = -1) -> np.ndarray:
+        return 1 - errors.sum(axis=axis) / spread.sum(axis=axis)
+
     rng = np.random.default_rng(0)
-    rows = rng.integers(0, len(errors), (DRAWS, len(errors)))
-    draws = 1 - errors[rows].sum(axis=1) / spread[rows].sum(axis=1)
-    low, high = np.quantile(draws, (0.025, 0.975))
-    return Estimate(float(1 - errors.sum() / spread.sum()), float(low), float(high))
+    drawn = bootstrap((errors, spread), share, n_resamples=DRAWS, paired=True, method="percentile", rng=rng)
+    interval = drawn.confidence_interval
+    return Estimate(float(share(errors, spread)), float(interval.low), float(interval.high))
 
 
 def sharpness(images: Any, edge: float = 0.05) -> float:

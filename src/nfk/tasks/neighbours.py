@@ -54,8 +54,7 @@ def retrieval(
     found = nearest(reference, queries, count, metric)
     classes, codes = np.unique(labels, return_inverse=True)
     votes = np.zeros((len(found.rows), len(classes)))
-    order = np.arange(count)
-    for place in order:  # a hair more for the nearer ones: it decides ties and nothing else
+    for place in range(count):  # a hair more for the nearer ones: it decides ties and nothing else
         votes[np.arange(len(votes)), codes[found.rows[:, place]]] += 1 + (count - place) / (2.0 * count**2)
     same = labels[found.rows] == query_labels[:, None]
     guesses = classes[np.argmax(votes, axis=1)]

@@ -23,6 +23,7 @@ import nfk
 from nfk.lab import figures
 from nfk.lab.families import FAMILIES, Family
 from nfk.lab.families.trained import RUNS, ship, trained
+from nfk.lab.results import write_json
 from nfk.sampling import Langevin
 from nfk.tasks import probe
 
@@ -142,9 +143,7 @@ def _write(output: Path, row: dict) -> None:
         "cores": os.cpu_count(),
         "rows": [rows[key] for key in order if key in rows],
     }
-    temporary = output.with_suffix(".part")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(temporary, output)
+    write_json(output, content)
 
 
 if __name__ == "__main__":

@@ -47,9 +47,6 @@ class PhotoClassifier(Classifier):
         network.eval()
         return network
 
-    def paper(self, seed: int) -> WideResNet:
-        return WideResNet(40, 2, rngs=nnx.Rngs(seed))
-
     def examples(self, data: Split) -> np.ndarray:
         return halved(data.images)
 

@@ -22,7 +22,7 @@ DRAWS = 4
 
 
 class Denoiser(Family):
-    """The bound with four evenly spread noise levels; the noise of an example follows from the example."""
+    """The bound with four times, evenly spread from one random shift; every example gets the same times and noise."""
 
     name, network, data = "diffusion", "small U-net", "mnist"
     steps, rows, test_rows = 2_500, 3_000, 2_000

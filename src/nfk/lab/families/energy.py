@@ -15,7 +15,6 @@ import nfk
 from nfk.lab.data import Split, digits
 from nfk.lab.families.family import Family, halved
 from nfk.lab.networks.energy import EnergyNetwork
-from nfk.lab.networks.wide_resnet import WideResNet
 from nfk.lab.training import State, accuracy, cross_entropy, in_batches, train
 from nfk.sampling import langevin_step
 
@@ -35,10 +34,6 @@ class Energy(Family):
 
     def build(self, seed: int) -> EnergyNetwork:
         return EnergyNetwork(rngs=nnx.Rngs(seed))
-
-    def paper(self, seed: int) -> WideResNet:
-        """JEM's network for CIFAR-10: WRN-28-10 without batch normalisation."""
-        return WideResNet(28, 10, norm=False, rngs=nnx.Rngs(seed))
 
     def train(self, network: Any, train_data: Split, seed: int, folder: Path | None) -> Any:
         """min  cross-entropy + E(data) - E(chain) + pull (E(data)^2 + E(chain)^2), the chains persistent."""

@@ -43,10 +43,6 @@ class Family(ABC):
     def build(self, seed: int) -> Any:
         """The network, untrained."""
 
-    def paper(self, seed: int) -> Any:
-        """The network at the size of the literature, untrained: the same, where that trains on two cores."""
-        return self.build(seed)
-
     @abstractmethod
     def train(self, network: Any, train: Split, seed: int, folder: Path | None) -> Any:
         """The trained network."""
@@ -85,7 +81,7 @@ def binary(images: np.ndarray) -> np.ndarray:
 
 
 def halved(images: np.ndarray) -> np.ndarray:
-    """Means of 2 x 2 squares, rounded to 256 levels: (n, 14, 14, 1)."""
+    """Means of 2 x 2 squares, rounded to 256 levels: (n, height / 2, width / 2, channels). Both sides must be even."""
     count, height, width, channels = images.shape
     squares = images.reshape(count, height // 2, 2, width // 2, 2, channels).mean(axis=(2, 4))
     return np.round(255 * squares).astype(np.float32) / 255

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from nfk.lab.networks.layers import SpectralConv, grow, pool
@@ -22,20 +21,11 @@ class ResidualCritic(nnx.Module):
         )
         self.output = SpectralConv(width, 1, 1, rngs=rngs)
 
-    def _outputs(self, images: jax.Array) -> list[jax.Array]:
-        hidden, outputs = 2 * images - 1, []
+    def __call__(self, images: jax.Array) -> jax.Array:
+        hidden = 2 * images - 1
         for block in self.blocks:
             hidden = block(hidden)
-            outputs.append(hidden)
-        return outputs
-
-    def pooled(self, images: jax.Array) -> jax.Array:
-        """Spatial means of the four block outputs, (n, 4 width): the baseline "GAN activations"."""
-        return jnp.concatenate([output.mean((1, 2)) for output in self._outputs(images)], axis=1)
-
-    def __call__(self, images: jax.Array) -> jax.Array:
-        means = nnx.relu(self._outputs(images)[-1]).mean((1, 2), keepdims=True)
-        return self.output(means)[:, 0, 0, 0]
+        return self.output(nnx.relu(hidden).mean((1, 2), keepdims=True))[:, 0, 0, 0]
 
 
 class _CriticBlock(nnx.Module):

@@ -12,7 +12,7 @@ class WideResNet(nnx.Module):
     """WRN-depth-width: three groups of (depth - 4) / 6 blocks with 16, 32 and 64 times `width` channels.
 
     Ten classes: 77,850 parameters for WRN-10-1, 175,066 for 16-1, 691,674 for 16-2, 2,243,546 for 40-2. With
-    `norm=False` there is no batch normalisation and the convolutions have biases, as in JEM.
+    `norm=False` there is no batch normalisation and the convolutions have biases, as in JEM (WRN-28-10).
     """
 
     def __init__(

@@ -55,6 +55,16 @@ def untrained(family: Family, X: Any, X_test: Any, rank: int, seed: int) -> Pair
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """Training and test examples, the rank of the Fisher embedding, the features of the controls."""
+
+    count: int
+    tested: int = 5_000
+    rank: int = 256
+    control: int = 128
+
+
+@dataclass(frozen=True)
 class Compared:
     """A draw of training examples, the test examples, and the features of both by method."""
 
@@ -64,18 +74,19 @@ class Compared:
     parameters: int
 
 
-def compared(family: Family, count: int, tested: int, rank: int, control: int, seed: int, runs: Path) -> Compared:
-    """The Fisher embedding of `rank`, controls of `control` features, all else in full; kept in a file for other tasks.
+def compared(family: Family, sizes: Sizes, seed: int, runs: Path) -> Compared:
+    """The Fisher embedding, the controls, and all else in full; kept in a file for other tasks.
 
     A seed draws the training images, the fit's key, the random projection and the untrained network.
     """
+    rank, control = sizes.rank, sizes.control
     train, test = family.splits()
-    train, test = draw(train, count, seed), test.take(slice(tested))
+    train, test = draw(train, sizes.count, seed), test.take(slice(sizes.tested))
     network, _ = trained(family)
     X, X_test = family.examples(train), family.examples(test)
     model = family.model(network)
 
-    def make() -> dict[str, np.ndarray]:
+    def make(_: Sizes) -> dict[str, np.ndarray]:
         embedding = nfk.fit(model, X, rank, key=seed)
         full = kernel_features(embedding.gram(X), embedding.gram(X_test, X))
         pairs = {
@@ -85,7 +96,8 @@ def compared(family: Family, count: int, tested: int, rank: int, control: int, s
         }  # fmt: skip
         return {f"{name} {part}": pair[part == "test"] for name, pair in pairs.items() for part in ("train", "test")}
 
-    found = Ledger("features", runs).arrays(f"{family.label}-{count}-{tested}-{rank}-{control}-{seed}", make)
+    name = f"{family.label}-{sizes.count}-{sizes.tested}-{rank}-{control}-{seed}"
+    found = Ledger("features", runs).arrays(name, make, sizes)
     pair = lambda name: (found[f"{name} train"], found[f"{name} test"])  # noqa: E731
     sets = {
         f"Fisher embedding, {rank}": pair("fisher"), FULL: pair("full"),

@@ -6,6 +6,7 @@ the labelled images, accuracy on all 10,000 test images.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,31 +19,39 @@ from nfk.lab.tasks.features import Pair, baselines, fisher, untrained
 from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.tasks import few_labels
 
-RANK, SEEDS = 128, 5
-BUDGETS = (100, 250, 500, 1000, 2000, 4000)
+
+@dataclass(frozen=True)
+class Settings:
+    rank: int = 128
+    budgets: tuple[int, ...] = (100, 250, 500, 1000, 2000, 4000)
+    draws: int = 5
 
 
-def run(ledger: Ledger, pictures: Path) -> list[Row]:
+SETTINGS = Settings()
+
+
+def run(ledger: Ledger, pictures: Path, settings: Settings = SETTINGS) -> list[Row]:
+    rank, budgets = settings.rank, settings.budgets
     gan = DigitGAN()
     train, test = gan.splits()
     network, _ = trained(gan)
     sets = {
-        f"Fisher embedding, {RANK}": _embedded(ledger, gan),
-        f"Fisher embedding of the untrained network, {RANK}": _untrained(ledger, gan),
+        f"Fisher embedding, {rank}": _embedded(ledger, settings, gan),
+        f"Fisher embedding of the untrained network, {rank}": _untrained(ledger, settings, gan),
     }
-    for name, pair in baselines(gan, network, train, test, RANK).items():
+    for name, pair in baselines(gan, network, train, test, rank).items():
         sets["activations of the critic" if name == "activations" else name] = pair
     rows, lines = [], {}
     for name, (features, new) in sets.items():
-        scores = ledger.once(name, _accuracies, features, train.labels, new, test.labels)
+        scores = ledger.once(name, _accuracies, settings, features, train.labels, new, test.labels)
         made = [
             row(name, scores[str(budget)], labels=budget, features=features.shape[1], data="mnist",
                 metric="test accuracy")
-            for budget in BUDGETS
+            for budget in budgets
         ]  # fmt: skip
         rows += made
         mean, spread = (np.array([100 * line[key] for line in made]) for key in ("mean", "spread"))
-        lines[name] = (BUDGETS, mean, spread)
+        lines[name] = (budgets, mean, spread)
     figures.curves(
         lines, pictures / "accuracy.png", "MNIST: a basis from 60,000 images, a classifier from a few labels",
         "labels", "test accuracy, %", logarithmic=True,
@@ -50,25 +59,27 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
     return rows
 
 
-def _accuracies(features: np.ndarray, labels: np.ndarray, new: np.ndarray, new_labels: np.ndarray) -> dict[str, list]:
-    results = few_labels(features, labels, new, new_labels, BUDGETS, seeds=SEEDS)
+def _accuracies(
+    settings: Settings, features: np.ndarray, labels: np.ndarray, new: np.ndarray, new_labels: np.ndarray
+) -> dict[str, list]:
+    results = few_labels(features, labels, new, new_labels, settings.budgets, seeds=settings.draws)
     return {str(result.budget): list(result.accuracy.values) for result in results}
 
 
-def _embedded(ledger: Ledger, family: Family) -> Pair:
-    def make() -> dict[str, np.ndarray]:
-        embedding = fisher(family, train, RANK, seed=0)
+def _embedded(ledger: Ledger, settings: Settings, family: Family) -> Pair:
+    def make(settings: Settings) -> dict[str, np.ndarray]:
+        embedding = fisher(family, train, settings.rank, seed=0)
         return {"train": embedding.training, "test": embedding(test)}
 
     train, test = (family.examples(part) for part in family.splits())
-    found = ledger.arrays("trained", make)
+    found = ledger.arrays("trained", make, settings)
     return found["train"], found["test"]
 
 
-def _untrained(ledger: Ledger, family: Family) -> Pair:
-    def make() -> dict[str, np.ndarray]:
-        return dict(zip(("train", "test"), untrained(family, train, test, RANK, 0), strict=True))
+def _untrained(ledger: Ledger, settings: Settings, family: Family) -> Pair:
+    def make(settings: Settings) -> dict[str, np.ndarray]:
+        return dict(zip(("train", "test"), untrained(family, train, test, settings.rank, 0), strict=True))
 
     train, test = (family.examples(part) for part in family.splits())
-    found = ledger.arrays("untrained", make)
+    found = ledger.arrays("untrained", make, settings)
     return found["train"], found["test"]

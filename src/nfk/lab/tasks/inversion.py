@@ -1,12 +1,13 @@
 """Inverting the DCGAN of digits: from an image's embedding to latents, and through the generator back to an image.
 
 The basis and the linear map come from 9,000 generated images; they are tried on real test digits and on 1,000 other
-generated ones. Pixel error favours
-principal components by construction, so what the images show is judged by a classifier and by their sharpness.
+generated ones. Pixel error favours principal components by construction, so what the images show is judged by a
+classifier and by their sharpness.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.lab.training import in_batches
 from nfk.tasks import invert, sharpness
 
-RANK, GENERATED, TESTED, SEEDS, SHOWN = 100, 10_000, 2_000, 3, 12
 METRICS = {
     "r2": "R^2 of latents, held-out generated images", "agreement": "same class under LeNet-5, real images",
     "agreement_generated": "same class under LeNet-5, held-out generated images",
@@ -33,9 +33,20 @@ METRICS = {
 }  # fmt: skip
 
 
-def run(ledger: Ledger, pictures: Path) -> list[Row]:
-    found = [ledger.once(f"seed {seed}", _measure, seed, ledger) for seed in range(SEEDS)]
-    shown = ledger.arrays("shown", lambda: _reconstructed(0)[1])
+@dataclass(frozen=True)
+class Settings:
+    rank: int = 100
+    generated: int = 10_000
+    tested: int = 2_000
+    shown: int = 12
+
+
+SETTINGS = Settings()
+
+
+def run(ledger: Ledger, pictures: Path, settings: Settings = SETTINGS, seeds: int = 3) -> list[Row]:
+    found = [ledger.once(f"seed {seed}", _measure, settings, seed, ledger) for seed in range(seeds)]
+    shown = ledger.arrays("shown", lambda settings: _reconstructed(settings, 0)[1], settings)
     title = "real test digits, and what comes back through the generator (the last row: through PCA)"
     figures.strips(shown, pictures / "reconstructions.png", title)
     rows = []
@@ -43,36 +54,38 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
         for key, metric in METRICS.items():
             if key in found[0][method]:
                 values = [one[method][key] for one in found]
-                rows.append(row(method, values, metric=metric, network="DCGAN", data="mnist", generated=GENERATED))
+                facts = dict(network="DCGAN", data="mnist", generated=settings.generated)
+                rows.append(row(method, values, metric=metric, **facts))
     return rows
 
 
-def _measure(seed: int, ledger: Ledger) -> dict[str, dict[str, float]]:
-    results, shown = _reconstructed(seed)
+def _measure(settings: Settings, seed: int, ledger: Ledger) -> dict[str, dict[str, float]]:
+    results, shown = _reconstructed(settings, seed)
     if seed == 0:
-        ledger.arrays("shown", lambda: shown)
+        ledger.arrays("shown", lambda _: shown, settings)
     return results
 
 
-def _reconstructed(seed: int) -> tuple[dict[str, dict[str, float]], dict[str, np.ndarray]]:
+def _reconstructed(settings: Settings, seed: int) -> tuple[dict[str, dict[str, float]], dict[str, np.ndarray]]:
     """What each way of inversion is worth, and the first images it gives back."""
+    rank, count = settings.rank, settings.generated
     family = DigitGAN()
     network, _ = trained(family)
     train, test = family.splits()
-    real = test.images[:TESTED]
-    latents = np.asarray(jax.random.normal(jax.random.key(seed + 10), (GENERATED, network.generator.latents)))
+    real = test.images[: settings.tested]
+    latents = np.asarray(jax.random.normal(jax.random.key(seed + 10), (count, network.generator.latents)))
     made = in_batches(network.generator, latents)
-    cut = GENERATED - GENERATED // 10  # the basis and the maps come from these; the others are held out
-    embedding = nfk.fit(family.model(network), made[:cut], RANK, key=seed)
-    wide = random_projection(embedding, made, real, 10 * RANK, seed)
+    cut = count - count // 10  # the basis and the maps come from these; the others are held out
+    embedding = nfk.fit(family.model(network), made[:cut], rank, key=seed)
+    wide = random_projection(embedding, made, real, 10 * rank, seed)
     sources = {
-        f"Fisher embedding, {RANK}": (embedding(made), embedding(real)),
-        f"random projection of the Fisher vector, {10 * RANK}": wide,
+        f"Fisher embedding, {rank}": (embedding(made), embedding(real)),
+        f"random projection of the Fisher vector, {10 * rank}": wide,
         "critic's activations": tuple(family.activations(network, part) for part in (made, real)),
         "pixels": (flat(made), flat(real)),
     }  # fmt: skip
     label = _classifier()
-    results, shown = {}, {"real": real[:SHOWN]}
+    results, shown = {}, {"real": real[: settings.shown]}
     for name, (E, E_real) in sources.items():
         inversion = invert(E[:cut], latents[:cut])
         again, copies = (in_batches(network.generator, inversion(part)) for part in (E_real, E[cut:]))
@@ -80,11 +93,11 @@ def _reconstructed(seed: int) -> tuple[dict[str, dict[str, float]], dict[str, np
             "r2": inversion.determination(E[cut:], latents[cut:]).value, **_judged(again, real, label),
             "agreement_generated": float(np.mean(label(copies) == label(made[cut:]))),
         }  # fmt: skip
-        shown[name] = again[:SHOWN]
-    pca = PCA(RANK, random_state=seed).fit(flat(train.images[:GENERATED]))
+        shown[name] = again[: settings.shown]
+    pca = PCA(rank, random_state=seed).fit(flat(train.images[:count]))
     again = np.clip(pca.inverse_transform(pca.transform(flat(real))), 0, 1).reshape(real.shape).astype(np.float32)
-    shown[f"PCA, {RANK}"] = again[:SHOWN]
-    results[f"PCA of real images, {RANK}, reconstruction"] = _judged(again, real, label)
+    shown[f"PCA, {rank}"] = again[: settings.shown]
+    results[f"PCA of real images, {rank}, reconstruction"] = _judged(again, real, label)
     results["the real images themselves"] = {"sharpness": sharpness(real)}
     results["the generator's own images"] = {"sharpness": sharpness(made)}
     return results, shown

@@ -7,6 +7,7 @@ and bounds of the generative models, the critic's output, and the error of a PCA
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +30,34 @@ from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.lab.training import in_batches
 from nfk.tasks import detection
 
-RANK, SEEDS = 64, 3
+Pairs = tuple[tuple[str, str, tuple[tuple[Family, int], ...]], ...]  # inliers, outliers, networks and their examples
 DIGITS = ((Classifier(), 2_000), (DigitGAN(), 2_000), (VAE(), 2_000), (Autoregressive(), 2_000))
 PHOTOS = ((PhotoClassifier(), 1_000), (PhotoGAN(), 2_000))
-TESTED = 1_000
+PAIRS: Pairs = (("mnist", "fashion_mnist", DIGITS), ("cifar10", "svhn", PHOTOS))
 
 
-def run(ledger: Ledger, pictures: Path) -> list[Row]:
+@dataclass(frozen=True)
+class Settings:
+    rank: int = 64
+    tested: int = 1_000
+    examples_of_pca: int = 2_000
+
+
+SETTINGS = Settings()
+
+
+def run(
+    ledger: Ledger, pictures: Path, settings: Settings = SETTINGS, pairs: Pairs = PAIRS, seeds: int = 3
+) -> list[Row]:
     rows = []
-    pairs = (("mnist", "fashion_mnist", DIGITS), ("cifar10", "svhn", PHOTOS))
     for inside, outside, families in pairs:
         made = []
         for family, count in families:
-            made += _rows(ledger, family, count, inside, outside)
-        found = [ledger.once(f"PCA, {inside}, seed {seed}", _pca, inside, outside, seed) for seed in range(SEEDS)]
-        made += _table(f"error of a PCA of the pixels, {RANK}", found, inside, outside, "-")
+            made += _rows(ledger, settings, family, count, inside, outside, seeds)
+        found = [
+            ledger.once(f"PCA, {inside}, seed {seed}", _pca, settings, inside, outside, seed) for seed in range(seeds)
+        ]
+        made += _table(f"error of a PCA of the pixels, {settings.rank}", found, settings, inside, outside, "-")
         shown = {
             line["method"] if line["network"] == "-" else f"{line['network']}: {line['method']}": line["mean"]
             for line in made
@@ -54,19 +68,23 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
     return rows
 
 
-def _rows(ledger: Ledger, family: Family, count: int, inside: str, outside: str) -> list[Row]:
+def _rows(
+    ledger: Ledger, settings: Settings, family: Family, count: int, inside: str, outside: str, seeds: int
+) -> list[Row]:
+    name = f"{family.label}, {family.network}"
     found = [
-        ledger.once(f"{family.label}, {family.network}, seed {seed}", _measure, family, count, inside, outside, seed)
-        for seed in range(SEEDS)
+        ledger.once(f"{name}, seed {seed}", _measure, settings, family, count, inside, outside, seed)
+        for seed in range(seeds)
     ]
     rows = []
-    for name in found[0]["auroc"]:
-        rows += _table(name, [{key: one[key][name] for key in one} for one in found], inside, outside, family.network)
+    for score in found[0]["auroc"]:
+        values = [{key: one[key][score] for key in one} for one in found]
+        rows += _table(score, values, settings, inside, outside, family.network)
     return rows
 
 
-def _table(method: str, found: list[dict], inside: str, outside: str, network: str) -> list[Row]:
-    facts = dict(network=network, data=f"{inside} against {outside}", test_examples=TESTED)
+def _table(method: str, found: list[dict], settings: Settings, inside: str, outside: str, network: str) -> list[Row]:
+    facts = dict(network=network, data=f"{inside} against {outside}", test_examples=settings.tested)
     return [
         row(method, [one["auroc"] for one in found], metric="AUROC", **facts,
             half_interval=float(np.mean([one["half_interval"] for one in found]))),
@@ -74,15 +92,17 @@ def _table(method: str, found: list[dict], inside: str, outside: str, network: s
     ]  # fmt: skip
 
 
-def _measure(family: Family, count: int, inside: str, outside: str, seed: int) -> dict[str, dict[str, float]]:
+def _measure(
+    settings: Settings, family: Family, count: int, inside: str, outside: str, seed: int
+) -> dict[str, dict[str, float]]:
     network, _ = trained(family)
     X = family.examples(draw(load(inside, "train"), count, seed))
-    known, strange = (family.examples(draw(load(name, "test"), TESTED, seed)) for name in (inside, outside))
-    embedding = nfk.fit(family.model(network), X, RANK, key=seed)
+    known, strange = (family.examples(draw(load(name, "test"), settings.tested, seed)) for name in (inside, outside))
+    embedding = nfk.fit(family.model(network), X, settings.rank, key=seed)
     parts = [embedding.decompose(Z) for Z in (known, strange)]
     scores: dict[str, Any] = {
-        f"outside the top {RANK}, squared length": [part.outside for part in parts],
-        f"outside the top {RANK}, share": [part.outside_share for part in parts],
+        f"outside the top {settings.rank}, squared length": [part.outside for part in parts],
+        f"outside the top {settings.rank}, share": [part.outside_share for part in parts],
         "length of the Fisher vector": [part.total for part in parts],
     }
     scores |= {name: [score(Z) for Z in (known, strange)] for name, score in _own_scores(family, network).items()}
@@ -102,11 +122,12 @@ def _own_scores(family: Family, network: Any) -> dict[str, Any]:
     return {name: lambda Z: -in_batches(score, Z)}
 
 
-def _pca(inside: str, outside: str, seed: int) -> dict[str, float]:
-    pca = PCA(RANK, random_state=seed).fit(flat(draw(load(inside, "train"), 2_000, seed).images))
+def _pca(settings: Settings, inside: str, outside: str, seed: int) -> dict[str, float]:
+    train = draw(load(inside, "train"), settings.examples_of_pca, seed)
+    pca = PCA(settings.rank, random_state=seed).fit(flat(train.images))
     errors = []
     for name in (inside, outside):
-        pixels = flat(draw(load(name, "test"), TESTED, seed).images)
+        pixels = flat(draw(load(name, "test"), settings.tested, seed).images)
         errors.append(np.sum((pca.inverse_transform(pca.transform(pixels)) - pixels) ** 2, axis=1))
     return {key: value["PCA"] for key, value in _detected({"PCA": errors}).items()}
 

@@ -6,6 +6,7 @@ LeNet-5 with one output, fresh or trained, linearised about its weights. The rid
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,28 @@ from nfk.lab.tasks.ledger import Ledger, Row, row
 from nfk.lab.training import in_batches, train_classifier
 from nfk.tasks import Ridge, feature_ridge, kernel_ridge, one_hot
 
-EXAMPLES, TESTED, SEEDS = 2_000, 2_000, 3
-RANKS = (16, 64, 256)
+
+@dataclass(frozen=True)
+class Settings:
+    examples: int = 2_000
+    tested: int = 2_000
+    ranks: tuple[int, ...] = (16, 64, 256)
+    epochs: int = 15  # of the network that tells even from odd
 
 
-def run(ledger: Ledger, pictures: Path) -> list[Row]:
+SETTINGS = Settings()
+
+
+def run(ledger: Ledger, pictures: Path, settings: Settings = SETTINGS, seeds: int = 3) -> list[Row]:
     rows, curves = [], {}
     tables = {
-        "ten classes": [ledger.once(f"ten classes, seed {seed}", _classes, seed) for seed in range(SEEDS)],
-        "parity": [ledger.once(f"parity, seed {seed}", _parity, seed) for seed in range(SEEDS)],
+        task: [ledger.once(f"{task}, seed {seed}", measure, settings, seed) for seed in range(seeds)]
+        for task, measure in (("ten classes", _classes), ("parity", _parity))
     }
     for task, found in tables.items():
         for name in found[0]:
             scores = [one[name] for one in found]
-            facts = dict(data=f"mnist, {task}", examples=EXAMPLES, test_examples=TESTED)
+            facts = dict(data=f"mnist, {task}", examples=settings.examples, test_examples=settings.tested)
             rows.append(row(name, [one["accuracy"] for one in scores], metric="test accuracy", **facts))
             if "left_out" in scores[0]:
                 metric = "leave-one-out squared error, at the chosen ridge"
@@ -53,17 +62,22 @@ def run(ledger: Ledger, pictures: Path) -> list[Row]:
     return rows
 
 
-def _classes(seed: int) -> dict[str, Any]:
-    train, test = draw(load("mnist", "train"), EXAMPLES, seed), load("mnist", "test").take(slice(TESTED))
+def _splits(settings: Settings, seed: int) -> tuple[Split, Split]:
+    train, test = load("mnist", "train"), load("mnist", "test")
+    return draw(train, settings.examples, seed), test.take(slice(settings.tested))
+
+
+def _classes(settings: Settings, seed: int) -> dict[str, Any]:
+    train, test = _splits(settings, seed)
     y = one_hot(train.labels)
     results = {}
     for family in (Classifier(), DigitGAN()):
-        embedding = nfk.fit(family.model(trained(family)[0]), train.images, max(RANKS), key=seed)
+        embedding = nfk.fit(family.model(trained(family)[0]), train.images, max(settings.ranks), key=seed)
         E, E_test = embedding.training, embedding(test.images)
         exact = kernel_ridge(embedding.gram(train.images), y)
         guesses = exact.predict(embedding.gram(test.images, train.images))
         results[f"Fisher kernel of {family.network}, exact"] = _scores(exact, guesses, test.labels)
-        for k in RANKS:
+        for k in settings.ranks:
             low = feature_ridge(E[:, :k], y)
             results[f"Fisher kernel of {family.network}, rank {k}"] = _scores(
                 low, low.predict(E_test[:, :k]), test.labels
@@ -82,14 +96,13 @@ def _scores(fitted: Ridge, guesses: np.ndarray, labels: np.ndarray) -> dict[str,
     }  # fmt: skip
 
 
-def _parity(seed: int) -> dict[str, Any]:
+def _parity(settings: Settings, seed: int) -> dict[str, Any]:
     """f(x) + K(x, X) (K + ridge)^-1 (y - f(X)): about fresh weights, and about trained ones."""
-    train, test = draw(load("mnist", "train"), EXAMPLES, seed), load("mnist", "test").take(slice(TESTED))
-    train, test = (Split(part.images, 2 * (part.labels % 2) - 1) for part in (train, test))
+    train, test = (Split(part.images, 2 * (part.labels % 2) - 1) for part in _splits(settings, seed))
     network = LeNet5(1, rngs=nnx.Rngs(seed))
     results = {"NTK of a fresh LeNet-5, exact": _linearised(network, train, test)}
     pair = _Pair(network)
-    train_classifier(pair, Split(train.images, (train.labels > 0).astype(int)), epochs=15, seed=seed)
+    train_classifier(pair, Split(train.images, (train.labels > 0).astype(int)), epochs=settings.epochs, seed=seed)
     output = in_batches(lambda images: network(images)[:, 0], test.images)
     results["the trained LeNet-5 itself"] = {"accuracy": float(np.mean((output > 0) == (test.labels > 0)))}
     results["NTK of the trained LeNet-5, exact"] = _linearised(network, train, test)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 from scipy import sparse
+from sklearn.model_selection import train_test_split
 
 from nfk.tasks.checks import (
     all_classes_known,
@@ -66,7 +67,7 @@ def probe(
     train, labels, test, test_labels = checked_sets(train, labels, test, test_labels)
     scale = row_length(train) / ROW_NORM
     train, test = train / scale, test / scale
-    kept, held = held_out_rows(labels, 0.1, np.random.default_rng(seed))
+    kept, held = held_out_rows(labels, 0.1, seed)
     scores = {}
     for strength in grid(loss, strengths):
         fitted = fit_linear(train[kept], labels[kept], strength=strength, loss=loss)
@@ -117,16 +118,18 @@ def grid(loss: Loss, strengths: Iterable[float] | None) -> list[float]:
     return chosen
 
 
-def held_out_rows(labels: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """(kept, held out): a share of every class is held out, one at least; a class with one example is kept."""
-    held = np.zeros(len(labels), bool)
-    for label in np.unique(labels):
-        rows = rng.permutation(np.flatnonzero(labels == label))
-        held[rows[: min(max(round(share * len(rows)), 1), len(rows) - 1)]] = True
-    if not held.any():
-        held[:] = True  # one example each: nothing can be held out, so the strengths are compared on all
-        return np.flatnonzero(held), np.flatnonzero(held)
-    return np.flatnonzero(~held), np.flatnonzero(held)
+def held_out_rows(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(kept, held out): a share of every class is held out; a class with one example is kept.
+
+    With one example in every class nothing can be held out, and both are all rows.
+    """
+    _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    alone, several = (np.flatnonzero((counts[codes] > 1) == flag) for flag in (False, True))
+    if not len(several):
+        return alone, alone
+    size = max(round(share * len(several)), int(np.sum(counts > 1)))
+    kept, held = train_test_split(several, test_size=size, stratify=labels[several], random_state=seed)
+    return np.concatenate([alone, kept]), np.asarray(held)
 
 
 def row_length(features: Any) -> float:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.model_selection import StratifiedKFold
 
 from nfk.tasks.checks import whole
 from nfk.tasks.estimates import Repeated, repeated
 from nfk.tasks.linear import Loss, fit_linear
-from nfk.tasks.probe import ROW_NORM, checked_sets, grid, row_length
+from nfk.tasks.probing import ROW_NORM, checked_sets, grid, row_length
 
 BUDGETS = (100, 250, 500, 1000, 2000, 4000)
 FOLDS = 5
@@ -80,17 +81,16 @@ def balanced_draw(labels: np.ndarray, budget: int, rng: np.random.Generator) -> 
 
 
 def _strength_by_folds(features: Any, labels: np.ndarray, strengths: list[float], loss: Loss, seed: int) -> float:
-    """The strength with the best accuracy over the folds; the most regularised among equals."""
-    fold = np.empty(len(labels), int)
-    rng = np.random.default_rng(seed)
-    for label in np.unique(labels):
-        rows = rng.permutation(np.flatnonzero(labels == label))
-        fold[rows] = np.arange(len(rows)) % FOLDS
+    """The strength with the best accuracy over the folds; the most regularised among equals.
+
+    Where the rarest class has fewer labels than there are folds, there are as many folds as it has labels; with one
+    label nothing can be held out, and the most regularised is taken.
+    """
+    folds = min(FOLDS, int(np.unique(labels, return_counts=True)[1].min()))
+    if folds < 2:
+        return strengths[0]
     hits = np.zeros(len(strengths))
-    for index in range(FOLDS):
-        inside, outside = fold != index, fold == index
-        if not outside.any() or len(np.unique(labels[inside])) < 2:
-            continue
+    for inside, outside in StratifiedKFold(folds, shuffle=True, random_state=seed).split(labels, labels):
         for place, strength in enumerate(strengths):
             fitted = fit_linear(features[inside], labels[inside], strength=strength, loss=loss)
             hits[place] += np.sum(fitted.predict(features[outside]) == labels[outside])

@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 
 from nfk.lab.training import cross_entropy, momentum, train_module
-from nfk.tasks import distillation as losses
+from nfk.tasks import distillation_losses as losses
 from nfk.tasks.checks import as_features, as_labels, one_of, same_length
 
 Signals = Mapping[str, Any]
