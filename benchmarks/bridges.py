@@ -111,7 +111,7 @@ def compare(name: str, shape: dict[str, Any], count: int, quick: bool) -> dict[s
     return {
         "network": name, "parameters": models["jax"].layout.size, "examples": count, "rank": rank,
         "worst_relative_difference_of_eigenvalues": float(gap),
-        "microbatch": {kind: embedding.plan.microbatch for kind, embedding in fitted.items()},
+        "microbatch": {kind: embedding.plan.batches.gradients for kind, embedding in fitted.items()},
         "gradients": alternate({kind: one_pass(embedding, X) for kind, embedding in fitted.items()}, rounds),
         "fit": alternate({kind: lambda m=m: nfk.fit(m, X, rank, key=SEED) for kind, m in models.items()}, rounds),
         "embedding": alternate({kind: lambda e=e: e(new) for kind, e in fitted.items()}, rounds),
@@ -120,8 +120,9 @@ def compare(name: str, shape: dict[str, Any], count: int, quick: bool) -> dict[s
 
 def one_pass(embedding: nfk.Embedding, X: np.ndarray) -> Callable[[], Any]:
     """All per-example gradients of X, in the batches of the plan, normalised."""
-    model, size = embedding.model, embedding.plan.microbatch
-    differentiator = model.differentiate(embedding.score_key, embedding.outputs, embedding.unrolled)
+    model, size = embedding.model, embedding.plan.batches.gradients
+    unrolled = embedding.plan.batches.unrolled
+    differentiator = model.network.differentiate(embedding.score_key, embedding.outputs, unrolled)
     mean, scale = (model.layout.pieces(jnp.asarray(v)) for v in (embedding.moments.mean, embedding.moments.scale))
 
     def run() -> None:

@@ -55,7 +55,7 @@ def main(count: int, rank: int) -> None:
         nfk.fit(model, X, rank, **options)
         seconds.append(time.perf_counter() - started)
     # A block of images per step, and at the end one in float32 and two in float64 while they are rotated.
-    rows_by_columns = (STEPS + 1 + 2 * 2) * count * fitted.plan.problem.width * 4
+    rows_by_columns = (STEPS + 1 + 2 * 2) * count * fitted.plan.width * 4
     print(
         json.dumps({
             "examples": count,

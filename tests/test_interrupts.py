@@ -44,7 +44,7 @@ def run(script: str) -> str:
     return result.stdout.strip()
 
 
-@pytest.mark.parametrize("trace", [1, 3, 5])
+@pytest.mark.parametrize("trace", [1, 2, 4])
 def test_while_planning_or_compiling(trace):
     assert run(SETUP + NETWORK.replace("AT", str(trace))) == "Interrupted False"
 

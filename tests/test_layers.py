@@ -61,7 +61,9 @@ def test_where_arrays_live_is_known_in_one_place():
     """No flag, no test of an array's kind, no question for the backend outside `spaces`."""
     for module, path in files():
         if module not in ("spaces", "tasks"):
-            found = re.search(r"on_host|default_backend\(|isinstance\([^)]*(np\.ndarray|jax\.Array)\)", path.read_text())
+            found = re.search(
+                r"on_host|default_backend\(|isinstance\([^)]*(np\.ndarray|jax\.Array)\)", path.read_text()
+            )
             assert not found, f"{path}: {found}"
 
 

@@ -421,5 +421,5 @@ def test_the_flow_is_a_density_by_the_change_of_variables():
     model = nfk.density(apply, params, parameters=lambda path: "base_dist" not in path)
     X = rng.standard_normal((6, 4)).astype(np.float32)
     np.testing.assert_allclose(
-        np.asarray(model.score_of(model.params, X[0], jax.random.key(0))), float(flow.log_prob(X[0])), rtol=1e-5
+        np.asarray(model.network.score_of(model.params, X[0], jax.random.key(0))), float(flow.log_prob(X[0])), rtol=1e-5
     )

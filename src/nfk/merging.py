@@ -36,7 +36,7 @@ def merge(first: Embedding, second: Embedding, rank: int | None = None) -> Embed
     inner, outer = _root(left), _root(right)
     U, values, W = np.linalg.svd(inner @ outer.T)
     rank = _checked_rank(rank, first, second, int(np.sum(values > values[0] * np.finfo(right.dtype).eps * 10)))
-    values = values[:rank]
+    values = values[:rank] * moments.factor
     # L = A inner with A orthonormal, so the left vectors are A U = L inner^-1 U, and likewise on the right.
     left_vectors = left @ (np.linalg.pinv(inner, rcond=1e-12) @ U[:, :rank]).astype(left.dtype)
     right_vectors = HOST.product(right, (np.linalg.pinv(outer, rcond=1e-12) @ W[:rank].T).astype(right.dtype))
@@ -65,7 +65,7 @@ def joint_moments(first: Embedding, second: Embedding) -> Moments:
 
 
 def _factors(parts: tuple[Embedding, Embedding], moments: Moments) -> tuple[np.ndarray, np.ndarray]:
-    """L (rows x c) and R (P x c) with the joint matrix L R'."""
+    """L (rows x c) and R (P x c) with the joint matrix factor L R': numbers of ordinary size."""
     rows = [len(part.left) for part in parts]
     width = sum(part.rank + 1 for part in parts)
     left = np.zeros((sum(rows), width), parts[0].left.dtype)
@@ -73,10 +73,10 @@ def _factors(parts: tuple[Embedding, Embedding], moments: Moments) -> tuple[np.n
     row = column = 0
     for part, count in zip(parts, rows, strict=True):
         own = slice(column, column + part.rank)
-        left[row : row + count, own] = part.training
+        left[row : row + count, own] = part.training / moments.factor
         left[row : row + count, own.stop] = 1
         right[:, own] = part.space.get(part.right) * _rescaling(part, moments)[:, None]
-        right[:, own.stop] = moments.factor * moments.scale * (part.moments.mean - moments.mean)
+        right[:, own.stop] = moments.scale * (part.moments.mean - moments.mean)
         row, column = row + count, own.stop + 1
     return left, right
 

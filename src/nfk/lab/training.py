@@ -58,7 +58,8 @@ def train(
     done = first
     try:
         with reporter.running():
-            reporter.begin_pass(name, steps - first)
+            reporter.stage(name)
+            reporter.begin_pass(steps - first)
             for now in range(first, steps):
                 key = jax.random.fold_in(jax.random.key(seed), now)
                 state, metrics = compiled(state, batches[now], key)

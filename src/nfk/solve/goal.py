@@ -63,7 +63,7 @@ class Goal:
         """Say by how much a result misses the goal, and `remedy`, what to do about it."""
         count = len(result.residuals)
         if self.wanted(result.singular_values**2) is None:
-            found, asked = _told_apart(result.explained_variance_ratio.sum(), self.variance)
+            found, asked = told_apart(result.explained_variance_ratio.sum(), self.variance)
             text = f"{count} components explain {found} of the variance, not the {asked} asked for: raise max_steps or "
             text += "memory, or ask for less"
         elif result.residuals.max(initial=0) > self.tol:
@@ -80,7 +80,7 @@ def limit_of(dtype: np.dtype) -> str:
     return f"the limit of {dtype}" + ("" if dtype == np.float64 else "; use float64, or side='examples'")
 
 
-def _told_apart(found: float, asked: float | None) -> tuple[str, str]:
+def told_apart(found: float, asked: float | None) -> tuple[str, str]:
     """Two shares in per cent, with as many decimals as it takes to see that they differ."""
     assert asked is not None
     for decimals in range(1, 12):

@@ -57,7 +57,7 @@ class ImportanceWeightedVAE(VAE):
 
     def metric(self, network: ConvVAE, test: Split) -> tuple[str, float]:
         X = self.examples(test)
-        bound = self.model(network).score
+        bound = self.model(network).network.score
         params = self.model(network).params
         each = in_batches(jax.vmap(lambda x: bound(params, x, jax.random.key(0))), X)
         return "bits per pixel (16 samples)", bits(each, X[0].size)

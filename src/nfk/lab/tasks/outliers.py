@@ -118,7 +118,7 @@ def _own_scores(family: Family, network: Any) -> dict[str, Any]:
         }
     model = family.model(network)
     name = {"gan": "the critic's output", "vae": "likelihood (ELBO)"}.get(family.name, "likelihood")
-    score = jax.vmap(lambda x: model.score_of(model.params, x, jax.random.key(0)))
+    score = jax.vmap(lambda x: model.network.score_of(model.params, x, jax.random.key(0)))
     return {name: lambda Z: -in_batches(score, Z)}
 
 
