@@ -121,10 +121,35 @@ def bridges(results: dict) -> str:
     return "\n".join([*lines, ""])
 
 
+def code(results: dict) -> str:
+    """results/code.json: how the source of the core reads, before its redesign and now."""
+    rows = {
+        "modules": lambda found: found["modules"],
+        "lines of code": lambda found: f"{found['lines']:,}",
+        "longest function, lines": lambda found: found["longest_body"]["lines"],
+        "worst cyclomatic complexity": lambda found: found["worst_complexity"]["complexity"],
+        "mentions of `Any`": lambda found: found["mentions_of_any"],
+        "mentions of a place (`on_host`, the kind of an array, the backend)": lambda found: found[
+            "mentions_of_a_place"
+        ],
+        "modules with one": lambda found: len(found["places"]),
+    }
+    versions = list(results["revisions"])
+    lines = [
+        "`src/nfk` without the lab; `python -m benchmarks.code_metrics` writes `results/code.json`.",
+        "",
+        *head("", *(f"`{version}`" for version in versions)),
+    ]
+    for name, count in rows.items():
+        lines.append(f"| {name} | {' | '.join(str(count(results['revisions'][version])) for version in versions)} |")
+    return "\n".join([*lines, ""])
+
+
 TABLES = (
     ("README.md", "core", core), ("README.md", "families", summary), ("README.md", "tasks", tasks),
     ("docs/families.md", "families", families),
     ("docs/bridges.md", "bridges", bridges),
+    ("docs/architecture.md", "code", code),
     *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
 )  # fmt: skip
 

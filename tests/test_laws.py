@@ -109,6 +109,7 @@ WAYS = {
     "parameters' side": {"side": "parameters"},
     "examples' side": {"side": "examples"},
     "products": {"engine": "products"},
+    "gram": {"method": "gram"},
     "power": {"method": "power", "tol": 1e-3},
     "exact": {"method": "exact"},
 }
@@ -188,6 +189,7 @@ ON_A_DEVICE = {
     "recomputed": {"side": "parameters", "keep": False},
     "examples' side": {"side": "examples"},
     "products": {"engine": "products"},
+    "gram": {"method": "gram"},
     "exact": {"method": "exact"},
 }
 

@@ -20,6 +20,7 @@ from nfk.stream import Examples
 
 MODEL = nfk.classifier(mlp, mlp_params(np.float32, 6, 8, 4))
 X = vectors(np.float32, 6, count=400)
+WIDE = nfk.classifier(mlp, mlp_params(np.float32, 6, 2000, 4))
 
 
 def test_a_plan_reads_well():
@@ -74,6 +75,15 @@ def _possible(model, rows, rank, **options):
         budget = int(plan.peak_bytes * 0.97)
 
 
+def test_few_examples_want_the_kernel_matrix_and_many_want_krylov():
+    assert nfk.plan(WIDE, X[:60], 8).way.method == "gram"
+    assert nfk.plan(WIDE, np.resize(X, (5000, 6)), 8).way.method == "krylov"
+    assert nfk.plan(WIDE, X[:60], 8, keep=False).way.method == "krylov"
+    assert "gram, the 60 x 60 kernel matrix" in str(nfk.plan(WIDE, X[:60], 8))
+    for choice, method in (({"side": "parameters"}, "krylov"), ({"engine": "products"}, "krylov"), ({}, "gram")):
+        assert nfk.plan(WIDE, X[:60], 8, **choice).way.method == method
+
+
 def test_convolutions_want_gradients_and_many_outputs_want_products():
     images = vectors(np.float32, 64).reshape(-1, 8, 8, 1)
     assert nfk.plan(nfk.classifier(cnn, cnn_params(np.float32)), images, 8).engine == "gradients"
@@ -121,7 +131,6 @@ def test_a_microbatch_of_gradients_stays_small():
     assert plan.batches.gradients * wide.layout.size * 4 <= MICROBATCH_BYTES
 
 
-WIDE = nfk.classifier(mlp, mlp_params(np.float32, 6, 2000, 4))
 REFUSED = {
     "default": {}, "one side": {"side": "parameters"}, "products": {"engine": "products"}, "kept": {"keep": True},
     "power": {"method": "power"}, "exact": {"method": "exact"}, "variance": {"rank": 0.9},

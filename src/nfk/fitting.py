@@ -24,6 +24,7 @@ from nfk.planning import Engine, MethodName, Options, Plan, Problem, SideName, p
 from nfk.progress import Reporter
 from nfk.solve import SVD, Goal, Interrupted, Method, loop
 from nfk.solve.exact import Exact
+from nfk.solve.gram import Gram
 from nfk.solve.krylov import Krylov
 from nfk.solve.power import Power
 from nfk.solve.sides import ExampleSide, ParameterSide
@@ -36,7 +37,7 @@ def plan(
     X: Any,
     rank: int | float = 128,
     *,
-    method: MethodName = "krylov",
+    method: MethodName = "auto",
     engine: Engine | None = None,
     side: SideName | None = None,
     keep: bool | None = None,
@@ -59,7 +60,7 @@ def fit(
     rank: int | float = 128,
     *,
     key: int | jax.Array = 0,
-    method: MethodName = "krylov",
+    method: MethodName = "auto",
     engine: Engine | None = None,
     side: SideName | None = None,
     keep: bool | None = None,
@@ -83,7 +84,9 @@ def fit(
         X: the examples: an array, a memory map, a pytree of arrays, a list, or anything with a length and slices.
         rank: a number of components, or a fraction of variance to explain (0.95).
         key: a seed or a jax key, for the start, the model's samples and the score's own randomness.
-        method: "krylov", "power" (the paper's algorithm) or "exact" (the dense baseline, which holds all gradients).
+        method: "auto" (the faster of the next two), "krylov" (blocks of columns, a few passes), "gram" (the N x N
+            kernel, from gradients that are kept: best for few examples), "power" (the paper's algorithm) or "exact"
+            (the dense baseline in float64).
         engine: "gradients" (per-example gradients and matrix products) or "products" (JVPs and VJPs).
         side: iterate on blocks of the "parameters" or of the "examples".
         keep: keep all gradients in memory, or compute them again in each pass.
@@ -189,23 +192,27 @@ class _Fit:
 
     def _operator(self) -> tuple[GradientOperator | ProductOperator, Any]:
         """V, and a start for the search where the pass of the moments gave one."""
-        plan, model, stream = self.plan, self.model, self._stream(self.examples, self.plan)
-        kept, start = self._room(stream), None
-        if not model.needs_moments:
-            self.moments = Moments.trivial(model, self._first_unit(stream))
-        else:
-            over = stream if model.moments_over_data else self._generated(stream)
-            raw = [kept] if kept is not None and model.moments_over_data else []
-            sketch = self._sketch(over, kept if raw else None)
-            self.reporter.stage("moments")
-            self.moments = estimate(over, model, [*raw, *([sketch] if sketch else [])])
-            start = sketch.block(self.moments) if sketch else None
+        plan, stream = self.plan, self._stream(self.examples, self.plan)
+        kept = self._room(stream)
+        filled = kept is not None and self.model.moments_over_data
+        start = self._take_moments(stream, kept if filled else None)
         if plan.engine == "products":
             known = self.moments.trace if plan.problem.trace_known else None
             b = plan.batches
             return ProductOperator(stream, self.moments, b.products, b.columns, known), start
-        filled = kept is not None and model.moments_over_data
         return GradientOperator(stream, self.moments, plan.batches.chunk, kept, filled), start
+
+    def _take_moments(self, stream: GradientStream, kept: Store | None) -> Any:
+        """The moments, in a pass that also fills `kept` with raw gradients and makes a start for the search."""
+        model = self.model
+        if not model.needs_moments:
+            self.moments = Moments.trivial(model, self._first_unit(stream))
+            return None
+        over = stream if model.moments_over_data else self._generated(stream)
+        sketch = self._sketch(over, kept)
+        self.reporter.stage("moments")
+        self.moments = estimate(over, model, [observer for observer in (kept, sketch) if observer is not None])
+        return None if sketch is None else sketch.block(self.moments)
 
     def _room(self, stream: GradientStream) -> Store | None:
         return stream.space.store(stream.rows, stream.layout) if self.plan.keep else None
@@ -223,18 +230,20 @@ class _Fit:
 
     def _sketch(self, stream: GradientStream, kept: Store | None) -> Sketch | None:
         plan = self.plan
-        if plan.engine != "gradients" or plan.side != "parameters" or self.options.method != "krylov":
+        if plan.engine != "gradients" or plan.side != "parameters" or plan.way.method != "krylov":
             return None
         return Sketch(stream, self.seed, plan.width, plan.batches.chunk * stream.outputs, kept)
 
     def _chosen_method(self, operator: GradientOperator | ProductOperator, start: Any) -> Method:
         way, options = self.plan.way, self.options
-        most = min(way.capacity, *operator.shape) if options.method == "krylov" else min(operator.shape)
+        most = min(way.capacity, *operator.shape) if way.method == "krylov" else min(operator.shape)
         goal = Goal(way.target.rank, way.target.variance, options.tol, operator.trace, most)
-        if options.method == "power":
+        if way.method == "power":
             return Power(operator, goal, self.seed, way.width)
-        if options.method == "exact":
+        if way.method == "exact":
             return Exact(operator, goal)
+        if way.method == "gram":
+            return Gram(operator, goal)
         side = ParameterSide(operator) if way.side == "parameters" else ExampleSide(operator, way.group)
         return Krylov(
             side, goal, self.seed, way.width, way.capacity, kept=way.width, most_steps=options.max_steps,

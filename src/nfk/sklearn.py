@@ -33,7 +33,7 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         n_components: int | float = 128,
         *,
         random_state: int | np.random.RandomState | None = 0,
-        method: MethodName = "krylov",
+        method: MethodName = "auto",
         engine: Engine | None = None,
         memory: int | str | None = None,
         tol: float = 1e-3,

@@ -85,6 +85,20 @@ class GradientOperator:
         result = self.space.stacked(parts(), self.shape[0], block.shape[1], self.dtype)
         return result, total
 
+    def gram(self) -> Float[np.ndarray, "rows rows"]:
+        """V V' in float64, from products in the precision of the rows. One pass, of which half is computed.
+
+        The rows must be kept: each chunk meets those before it.
+        """
+        assert self._kept is not None
+        K = np.empty((self.shape[0], self.shape[0]))
+        for rows, V in self.chunks():
+            for others in self._row_slices():
+                if others.start <= rows.start:
+                    part = self.space.inner(V.T, self._kept.block(others).T)
+                    K[rows, others], K[others, rows] = part, part.T
+        return K
+
     def dense(self) -> Float[np.ndarray, "rows P"]:
         """V itself, to be read only; no copy where all rows are kept on the host."""
         if self._kept is not None and self._filled:

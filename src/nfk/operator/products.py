@@ -75,6 +75,11 @@ class ProductOperator:
         result = self.space.stacked(parts(), self.shape[0], block.shape[1], self.dtype)
         return result, self._normalised(total, result)
 
+    def gram(self) -> Float[np.ndarray, "rows rows"]:
+        """V V' in float64 on the host, from all of V."""
+        V = self.dense().astype(np.float64)
+        return V @ V.T
+
     def dense(self) -> Float[np.ndarray, "rows P"]:
         """V itself: some rows at a time through V' W."""
         V = np.empty(self.shape, self.dtype)

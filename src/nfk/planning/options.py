@@ -12,7 +12,7 @@ from nfk.memory import parse_memory
 from nfk.spaces import Space, default_space
 
 Engine = Literal["gradients", "products"]
-MethodName = Literal["krylov", "power", "exact"]
+MethodName = Literal["auto", "krylov", "gram", "power", "exact"]
 SideName = Literal["parameters", "examples"]
 
 
@@ -24,7 +24,7 @@ class Options:
     "4GB", or half of what is free in `space`, where tall blocks live.
     """
 
-    method: MethodName = "krylov"
+    method: MethodName = "auto"
     engine: Engine | None = None
     side: SideName | None = None
     keep: bool | None = None
@@ -41,8 +41,8 @@ class Options:
             raise ValueError(f"oversamples={self.oversamples!r} must be a whole number, 0 or more")
         if not isinstance(self.max_steps, (int, np.integer)) or self.max_steps < 1:
             raise ValueError(f"max_steps={self.max_steps!r} must be a whole number, 1 or more")
-        if self.method not in ("krylov", "power", "exact"):
-            raise ValueError(f"method={self.method!r} is unknown: choose 'krylov', 'power' or 'exact'")
+        if self.method not in ("auto", "krylov", "gram", "power", "exact"):
+            raise ValueError(f"method={self.method!r} is unknown: choose 'auto', 'krylov', 'gram', 'power' or 'exact'")
         if self.engine not in (None, "gradients", "products"):
             raise ValueError(
                 f"engine={self.engine!r} is unknown: choose 'gradients' or 'products', or None to let it be chosen"

@@ -13,7 +13,7 @@ from nfk.spaces import Space
 
 CLOSE = 4.0  # engines whose estimates differ by less are timed
 WORTH_TIMING_SECONDS = 10.0
-FEWER_PASSES = 1.5  # the parameters' side reads the gradients half as often: preferred unless it costs this much more
+FEWER_PASSES = 1.5  # Krylov on the examples' side reads the gradients twice as often: it must be this much cheaper
 CALL_CHUNK_BYTES = 2**30  # gradients that a call gathers at the most
 
 
@@ -74,14 +74,22 @@ class Plan:
         """The sum of all parts: an upper bound, since not all are held at one time."""
         return sum(self.parts.values())
 
+    def _method(self) -> str:
+        way, rows = self.way, f"{self.problem.rows:,}"
+        if way.method in ("gram", "exact"):
+            return f"{way.method}, the {rows} x {rows} kernel matrix"
+        if way.method == "power":
+            return f"power, blocks of {way.width} columns"
+        columns = "all" if way.group is None else f"{way.group} at a time"
+        return f"krylov, on the {way.side}' side, blocks of {way.width} columns ({columns})"
+
     def __str__(self) -> str:
         p, way = self.problem, self.way
         where = "kept in memory" if way.keep else "recomputed in each pass"
-        columns = "all" if way.group is None else f"{way.group} at a time"
         unrolled = ", unrolled" if self.batches.unrolled else ""
         lines = [
             f"Plan: {p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {way.target}",
-            f"  method    {way.options.method}, on the {way.side}' side, blocks of {way.width} columns ({columns})",
+            f"  method    {self._method()}",
             f"  engine    {way.engine}{' (close: both will be timed)' if self.rival else ''}, {where}",
             f"  batches   {self.batches.gradients} examples through the network{unrolled}, "
             f"{self.batches.chunk} against the basis",
@@ -100,18 +108,26 @@ def plan_fit(problem: Problem, rank: int | float, options: Options) -> Plan:
         raise ValueError(f"rank={rank} is a fraction, but method='power' needs a number of components")
     if options.engine == "products" and problem.why_no_products:
         raise ValueError(f"engine='products' is not possible here: {problem.why_no_products}; use engine='gradients'")
-    possible = list(ways(problem, target, options))
-    least = {id(way): sum(way.least_bytes().values()) for way in possible}
-    fitting = [way for way in possible if least[id(way)] <= options.budget]
+    possible = [(sum(way.least_bytes().values()), way) for way in ways(problem, target, options)]
+    fitting = [way for least, way in possible if least <= options.budget]
     if not fitting:
-        raise MemoryError(_too_large(min(possible, key=lambda way: least[id(way)])))
-    best = min(fitting, key=lambda way: way.seconds * (1 if way.side == "parameters" else FEWER_PASSES))
-    plan = Plan(best, best.batches())
-    rivals = [way for way in fitting if way.engine != best.engine]
-    if not rivals or best.seconds < WORTH_TIMING_SECONDS:
-        return plan
-    rival = min(rivals, key=lambda way: way.seconds)
-    return replace(plan, rival=Plan(rival, rival.batches())) if rival.seconds < CLOSE * best.seconds else plan
+        raise MemoryError(_too_large(min(possible, key=lambda pair: pair[0])[1]))
+    best = min(fitting, key=lambda way: way.seconds * (FEWER_PASSES if _reads_twice(way) else 1))
+    rival = _rival(best, fitting)
+    return Plan(best, best.batches(), None if rival is None else Plan(rival, rival.batches()))
+
+
+def _reads_twice(way: Way) -> bool:
+    return way.method == "krylov" and way.side == "examples"
+
+
+def _rival(best: Way, fitting: list[Way]) -> Way | None:
+    """The best way of the other engine, where it is about as fast and the fit long enough for a trial of both."""
+    others = [way for way in fitting if way.engine != best.engine and way.method == best.method]
+    if not others or best.seconds < WORTH_TIMING_SECONDS:
+        return None
+    rival = min(others, key=lambda way: way.seconds)
+    return rival if rival.seconds < CLOSE * best.seconds else None
 
 
 def _too_large(way: Way) -> str:

@@ -14,7 +14,7 @@ from nfk.planning.batches import (
     network_bytes,
     product_batches,
 )
-from nfk.planning.options import Engine, Options, SideName
+from nfk.planning.options import Engine, MethodName, Options, SideName
 from nfk.planning.problem import Problem, Target
 from nfk.solve.power import ITERATIONS
 
@@ -33,6 +33,7 @@ class Way:
     problem: Problem
     target: Target
     options: Options
+    method: MethodName
     engine: Engine
     keep: bool
     side: SideName
@@ -58,11 +59,12 @@ class Way:
 
     def _solver_bytes(self) -> dict[str, int]:
         p, wide = self.problem, self.width * self.problem.column_bytes
-        if self.options.method == "exact":
+        if self.method in ("exact", "gram"):
             count = self.target.rank or p.smaller
+            size = p.smaller if self.method == "exact" else p.rows
             dense = p.examples * p.row_bytes if self.engine == "products" else 0
             return {
-                "Gram matrix and its eigenvectors": 4 * 8 * p.smaller**2,
+                "Gram matrix and its eigenvectors": 4 * 8 * size**2,
                 "both sides": 3 * count * (p.column_bytes + 8 * p.rows) + dense,
             }
         found = self.blocks if self.target.rank is None else 1  # a share of variance may take all of the basis
@@ -115,12 +117,8 @@ class Way:
     def sweeps(self) -> int:
         """Expected passes over the rows, without that of the moments."""
         groups = 1 if self.group is None else -(-self.width // self.group)
-        if self.options.method == "power":
-            passes = 2 * ITERATIONS + 2
-        elif self.options.method == "exact":
-            passes = 2
-        else:
-            passes = self.steps + 1 if self.side == "parameters" else (2 * self.steps + 2) * groups
+        krylov = self.steps + 1 if self.side == "parameters" else (2 * self.steps + 2) * groups
+        passes = {"power": 2 * ITERATIONS + 2, "exact": 2, "gram": 3, "krylov": krylov}[self.method]
         return passes + self._needs_trace_pass
 
     @property
@@ -148,8 +146,11 @@ class Way:
     def matrix_flops(self) -> float:
         """Operations on matrices: products of gradients with blocks, orthogonalisation, the Gram matrix."""
         p = self.problem
-        if self.options.method == "exact":
+        if self.method == "exact":
             return 2.0 * p.rows * p.parameters * p.smaller
+        if self.method == "gram":  # half of a product, the eigenvectors, the basis and its certificate
+            count = self.target.rank or p.smaller
+            return 1.0 * p.rows * p.parameters * (p.rows + 6 * count) + 10.0 * p.rows**3
         length = p.parameters if self.side == "parameters" else p.rows
         orthogonal = 4.0 * length * self.width**2 * self.steps * (self.steps + 1)
         products = 0 if self.engine == "products" else self._products * 4.0 * p.rows * p.parameters * self.width
@@ -158,12 +159,12 @@ class Way:
     @property
     def _products(self) -> int:
         """How often V and V' meet a block, together."""
-        return {"krylov": self.steps + 1, "power": ITERATIONS + 1, "exact": 1}[self.options.method]
+        return {"krylov": self.steps + 1, "power": ITERATIONS + 1}.get(self.method, 1)
 
     @property
     def _columns(self) -> int:
         """Columns of such a block; the dense baseline asks for every row of V."""
-        return self.problem.rows if self.options.method == "exact" else self.width
+        return self.problem.rows if self.method == "exact" else self.width
 
     @property
     def flops(self) -> float:
@@ -178,22 +179,36 @@ class Way:
 def ways(problem: Problem, target: Target, options: Options) -> Iterator[Way]:
     """Every way that the options allow."""
     width = min((target.rank or FIRST_WIDTH) + options.oversamples, problem.smaller)
-    for engine, keep in (("gradients", True), ("gradients", False), ("products", False)):
-        if options.engine not in (None, engine) or (engine == "products" and problem.why_no_products):
-            continue
-        if options.method == "exact":
-            if keep or engine == "products":
-                yield Way(problem, target, options, engine, keep, "examples", width, 1)
-            continue
-        if options.keep not in (None, keep):
-            continue
-        for side, blocks, group in _sides(problem, target, options, width):
-            yield Way(problem, target, options, engine, keep, side, width, blocks, group)
+    for method in ("krylov", "gram") if options.method == "auto" else (options.method,):
+        for engine, keep in _engines(problem, options, method):
+            for side, blocks, group in _sides(problem, target, options, method, width):
+                yield Way(problem, target, options, method, engine, keep, side, width, blocks, group)
 
 
-def _sides(p: Problem, target: Target, options: Options, width: int) -> Iterator[tuple[SideName, int, int | None]]:
-    if options.method == "power":
-        yield "examples", 1, None
+def _engines(p: Problem, options: Options, method: MethodName) -> Iterator[tuple[Engine, bool]]:
+    """Engines, and whether they keep all gradients: the Gram matrix needs them kept."""
+    if options.engine in (None, "gradients"):
+        yield from (("gradients", keep) for keep in _keeps(options, method))
+    allowed = not p.why_no_products and method != "gram" and (options.keep is not True or method == "exact")
+    if options.engine in (None, "products") and allowed:
+        yield "products", False
+
+
+def _keeps(options: Options, method: MethodName) -> Iterator[bool]:
+    if method == "exact":
+        yield True
+    elif method == "gram":
+        yield from (True,) if options.keep is not False else ()
+    else:
+        yield from (keep for keep in (True, False) if options.keep in (None, keep))
+
+
+def _sides(
+    p: Problem, target: Target, options: Options, method: MethodName, width: int
+) -> Iterator[tuple[SideName, int, int | None]]:
+    if method != "krylov":
+        if method != "gram" or options.side is None or options.method == "gram":
+            yield "examples", 1, None
         return
     if options.side != "examples":
         needed = -(-p.smaller // width) + 1

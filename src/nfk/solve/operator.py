@@ -30,6 +30,10 @@ class Operator(Protocol):
         """V M and V' V M. One pass."""
         ...
 
+    def gram(self) -> Float[np.ndarray, "rows rows"]:
+        """V V' in float64 on the host. One pass; only where all rows are kept."""
+        ...
+
     def dense(self) -> Float[np.ndarray, "rows P"]:
         """V itself on the host, to be read only."""
         ...
