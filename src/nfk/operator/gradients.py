@@ -141,6 +141,7 @@ class GradientOperator:
             first, last = rows.start // outputs, rows.stop // outputs
             for begin, end, leaves in stream.microbatches(mean, scale, first, last):
                 store.write(base + (begin - first) * outputs, leaves, (end - begin) * outputs)
+                del leaves  # before the next microbatch is begun: the plan counts two of them
             yield rows, store.block(slice(base, base + rows.stop - rows.start))
         self._filled = self._kept is not None
 
