@@ -65,7 +65,7 @@ class GradientOperator:
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         """V' W. One pass."""
-        weights = self.space.put(weights.astype(self.dtype))
+        weights = self.space.put(weights if weights.dtype == self.dtype else weights.astype(self.dtype))
         total = self.space.zeros(self.shape[1], weights.shape[1], self.dtype)
         for rows, V in self.chunks():
             total = self.space.add_product(total, V.T, weights[rows])
