@@ -36,7 +36,7 @@ class Sealed:
         return Sealed(self.inside[place])
 
     @property
-    def T(self):  # noqa: N802
+    def T(self):
         return Sealed(self.inside.T)
 
     def __add__(self, other):
