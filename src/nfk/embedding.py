@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from nfk import identity, packing
-from nfk.identity import Kind
+from nfk.identity import Kind, Shape, Shapes
 from nfk.model import Model, require_model
 from nfk.operator.gradients import GradientOperator
 from nfk.operator.moments import Moments
@@ -91,7 +91,7 @@ class Embedding:
         return self.left * self.singular_values.astype(self.left.dtype)
 
     @property
-    def example_shapes(self) -> Any:
+    def example_shapes(self) -> Shape | Shapes:
         """The shape of one example, or those of a pytree by path."""
         return self.kind.plain
 

@@ -247,8 +247,8 @@ def expected_columns(rank: int, width: int, tol: float) -> float:
 
     Narrow blocks need fewer columns in more steps.
     """
-    at_1e3 = 2.65 * rank + 4.6 * width / (1 + 0.15 * width / rank)
-    eased = 1 - 0.2 * math.log10(min(max(tol, 1e-7), 0.3) / 1e-3)
+    at_1e3 = 2.75 * rank + 5 * width / (1 + 0.15 * width / rank)
+    eased = 1 - 0.14 * math.log10(min(max(tol, 1e-7), 0.3) / 1e-3)
     return max(at_1e3 * eased, rank + width / 2)
 
 
