@@ -332,7 +332,7 @@ class Slow:
         return X[rows]
 w = np.random.default_rng(1).standard_normal((6, 20)).astype(np.float32)
 model = nfk.energy(lambda w, x: jnp.sum(jnp.tanh(x @ w)), w)
-found = nfk.fit(model, Slow(), 4, method="krylov", keep=False, tol=1e-5, memory="1MB", checkpoint=sys.argv[1] or None)
+found = nfk.fit(model, Slow(), 4, method="power", keep=False, tol=1, checkpoint=sys.argv[1] or None)
 np.savez(sys.argv[2], found.right, found.left, found.singular_values, found.residuals)
 """
 
@@ -340,16 +340,16 @@ np.savez(sys.argv[2], found.right, found.left, found.singular_values, found.resi
 def test_a_real_fit_killed_again_and_again(tmp_path):
     folder, script = tmp_path / "run", [sys.executable, "-c", REAL_FIT]
     subprocess.run([*script, "", str(tmp_path / "whole")], check=True, timeout=100)
-    delays = np.random.default_rng(5).uniform(0, 0.15, 3)
-    for life, delay in enumerate(delays):
+    for delay in np.random.default_rng(5).uniform(0, 0.1, 4):
+        before = len(entries(folder))
         process = subprocess.Popen([*script, str(folder), str(tmp_path / "found")])
         deadline = time.monotonic() + 100
-        while len(entries(folder)) < 2 * (life + 1) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        while len(entries(folder)) == before and time.monotonic() < deadline:
+            time.sleep(0.005)
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-        assert len(entries(folder)) >= 2 * (life + 1)
+        assert before < len(entries(folder)) < 23
     subprocess.run([*script, str(folder), str(tmp_path / "found")], check=True, timeout=100)
     whole, found = np.load(tmp_path / "whole.npz"), np.load(tmp_path / "found.npz")
     for name in whole:

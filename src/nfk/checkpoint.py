@@ -235,7 +235,10 @@ def facts_of(
             **describe(model), "expectation": model.expectation, "samples": int(model.samples),
             "damping": float(model.damping), "score of a fixed example": canary,
         },
-        "data": {"number of examples": len(examples), "shape": Kind.of(examples).to_json(), "hash of the numbers": examples.hash()},
+        "data": {
+            "number of examples": len(examples), "shape": Kind.of(examples).to_json(),
+            "hash of the numbers": examples.hash(),
+        },
         "options": {"rank": rank, **{name: choices[name] for name in choices if name not in ("memory", "space")}},
         "key": np.asarray(jax.random.key_data(key)).tolist(),
     }  # fmt: skip
