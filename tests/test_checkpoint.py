@@ -38,6 +38,7 @@ WAYS = {
     "examples": {"method": "krylov", "side": "examples"},
     "products": {"method": "krylov", "engine": "products"},
     "gram": {"method": "gram"},
+    "tiles": {"method": "gram", "keep": False},
     "power": {"method": "power"},
     "exact": {"method": "exact"},
 }

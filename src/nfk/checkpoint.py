@@ -25,7 +25,7 @@ from nfk.model import Model
 from nfk.operator.moments import Moments
 from nfk.planning import Options, Plan
 from nfk.solve.operator import Operator
-from nfk.spaces import Block, Space
+from nfk.spaces import HOST, Block, Space
 from nfk.stream import Examples
 
 SAMPLED_ROWS = 64  # of a block, by which it is known again
@@ -179,11 +179,14 @@ class Recorded:
         first, second = self._result("fused", block, lambda: self.operator.fused(block))
         return first, second
 
-    def gram(self) -> Float[np.ndarray, "rows rows"]:
-        return self._result("gram", None, lambda: (self.operator.gram(),))[0]
+    def images(self, block: Float[Block, "P U"]) -> Float[np.ndarray, "rows U"]:
+        return self._result("images", block, lambda: (self.operator.images(block),), HOST)[0]
+
+    def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
+        return self._result("gram", None, lambda: (self.operator.gram(double),), HOST)[0]
 
     def dense(self) -> Float[np.ndarray, "rows P"]:
-        return self._result("dense", None, lambda: (self.operator.dense(),))[0]
+        return self._result("dense", None, lambda: (self.operator.dense(),), HOST)[0]
 
     def trace(self) -> float:
         if self._trace is None:
@@ -195,19 +198,23 @@ class Recorded:
         self._trace = self.operator.trace()
         return ()
 
-    def _result(self, name: str, block: Block | None, compute: Callable[[], Result]) -> Result:
+    def _result(
+        self, name: str, block: Block | None, compute: Callable[[], Result], space: Space | None = None
+    ) -> Result:
+        """A result in `space`, that of the operator by default: from the journal, or computed and kept there."""
+        space = space or self.space
         shown = None if block is None else _sample(block)
         entry = self.checkpoint.recall(name, lambda entry: self._is_same(shown, entry.facts["block"]))
         if entry is not None:
             self.passes = self.operator.passes = entry.facts["passes"]
             self._trace = entry.facts["trace"]
-            return entry.arrays if block is None else tuple(self.space.put(array) for array in entry.arrays)
+            return tuple(space.put(array) for array in entry.arrays)
         result = compute()
         if self._trace is None and getattr(self.operator, "row_squares", None) is not None:
             self._take_trace()  # no pass: the rows were measured as they passed
         self.passes = self.operator.passes
         facts = {"block": shown, "passes": self.passes, "trace": self._trace}
-        self.checkpoint.keep(name, facts, [self.space.get(part) for part in result])
+        self.checkpoint.keep(name, facts, [space.get(part) for part in result])
         return result
 
     def _is_same(self, shown: list[float] | None, then: list[float] | None) -> bool:
