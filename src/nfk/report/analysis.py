@@ -80,12 +80,14 @@ def maps_of(features: np.ndarray) -> list[Map]:
     if _umap_is_installed() and len(features) > NEIGHBOURS:
         note = "UMAP keeps neighbours together; distances between far groups mean little."
         found.append(Map("UMAP", note, _umap(features)))
+    lengths = np.linalg.norm(features.astype(np.float64), axis=1, keepdims=True)
+    directions = features / np.where(lengths > 0, lengths, 1)  # as the cosine of the neighbours sees them
     width = min(2, *features.shape)
-    reduced = PCA(width, random_state=0).fit(features.astype(np.float64))
+    reduced = PCA(width, random_state=0).fit(directions)
     positions = np.zeros((len(features), 2))
-    positions[:, :width] = reduced.transform(features)
+    positions[:, :width] = reduced.transform(directions)
     share = np.nan_to_num(reduced.explained_variance_ratio_).sum()
-    note = f"PCA: the two directions in which the embedding spreads most, {share:.0%} of its spread."
+    note = f"PCA: the plane in which the examples’ directions spread most; it holds {share:.0%} of their spread."
     return [*found, Map("PCA", note, positions)]
 
 

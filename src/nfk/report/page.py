@@ -158,9 +158,9 @@ def _layers(content: Content) -> list[tuple[str, list[float]]]:
 
 
 def percent(share: float) -> str:
-    """0.8137 -> '81.4 %'; more digits where the share is near 0 or 1."""
+    """0.8137 -> '81.4 %' with a space that never breaks; more digits where the share is near 0 or 1."""
     digits = 1 if 0.001 <= share <= 0.999 or share in (0, 1) else 3
-    return f"{100 * share:.{digits}f} %"
+    return f"{100 * share:.{digits}f}\u00a0%"
 
 
 def _facts(sections: Sequence[Section]) -> list[tuple[str, str, list[str]]]:
@@ -172,8 +172,8 @@ def _facts(sections: Sequence[Section]) -> list[tuple[str, str, list[str]]]:
 
 MEANINGS = {
     "Variance explained": "of everything in which the network's gradients differ between examples",
-    "Certificate": "no eigenvalue is further than that from a true one, relative to it",
-    "Effective number of components": "how many equal components would spread the variance as much",
+    "Certificate": "how far an eigenvalue can be from a true one, relative to it",
+    "Effective components": "how many equal components would spread the variance as much",
     "Examples": "in the fit",
     "Components": "numbers for each example",
     "Parameters": "of the network that take part",
@@ -190,8 +190,8 @@ def _facts_of(content: Content) -> dict[str, str]:
         effective = spectrum(content.eigenvalues, content.trace, len(content.rows)).effective_rank
     facts = {
         "Variance explained": percent(float(content.shares.sum())),
-        "Certificate": f"within {_relative(float(np.max(content.residuals, initial=0)))}",
-        "Effective number of components": effective and f"{effective.value:,.1f}",
+        "Certificate": f"±\u2009{_relative(float(np.max(content.residuals, initial=0)))}",
+        "Effective components": effective and f"{effective.value:,.1f}",
         "Examples": f"{content.examples:,}",
         "Components": f"{content.rank:,}",
         "Parameters": content.parameters and f"{content.parameters:,}",
@@ -204,7 +204,7 @@ def _facts_of(content: Content) -> dict[str, str]:
 
 
 def _relative(bound: float) -> str:
-    return f"{100 * bound:.2g} %" if bound >= 1e-5 else f"{bound:.0e}"
+    return f"{100 * bound:.2g}\u00a0%"
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,11 @@ const remembered = { get: () => { try { return localStorage.getItem('nfk-theme')
   set: (theme) => { try { localStorage.setItem('nfk-theme', theme); } catch { /* a browser may forbid it */ } } };
 const prefersDark = matchMedia('(prefers-color-scheme: dark)');
 const isDark = () => (root.style.colorScheme || (prefersDark.matches ? 'dark' : 'light')) === 'dark';
-root.style.colorScheme = remembered.get() ?? '';
+function setTheme(theme) {
+  root.style.colorScheme = theme ?? '';
+  root.className = isDark() ? 'dark' : 'light';
+}
+setTheme(remembered.get());
 
 // --- maps
 
@@ -152,7 +156,7 @@ function drawExamples() {
 
 // --- curves
 
-const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.001 ? 3 : 1)} %`;
+const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.001 ? 3 : 1)}\u00a0%`;
 
 function drawCharts() {
   const cumulative = runs.map(({ shares }) => shares.reduce((sums, share) => [...sums, (sums.at(-1) ?? 0) + share], []));
@@ -185,11 +189,14 @@ function redraw() {
 }
 
 document.getElementById('theme').addEventListener('click', () => {
-  root.style.colorScheme = isDark() ? 'light' : 'dark';
+  setTheme(isDark() ? 'light' : 'dark');
   remembered.set(root.style.colorScheme);
   redraw();
 });
-prefersDark.addEventListener('change', redraw);
+prefersDark.addEventListener('change', () => {
+  setTheme(root.style.colorScheme);
+  redraw();
+});
 
 drawLegend();
 drawCharts();
