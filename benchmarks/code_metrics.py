@@ -104,7 +104,7 @@ def main(
     Args:
         revisions: commits, tags or branches; the files on the disk when there are none.
         paths: files and folders to count.
-        without: those among them to leave out.
+        without: those among them to leave out; the experiments were in `src/nfk/lab` up to version 0.3.
         output: a file for the same JSON.
     """
     found = {revision: metrics(sources(revision, paths, without)) for revision in revisions}
