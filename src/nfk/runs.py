@@ -62,6 +62,7 @@ class Run:
     singular_values: np.ndarray
     residuals: np.ndarray
     layer_shares: dict[str, np.ndarray]
+    peak_bytes: int | None = None  # that the plan allowed for
     squares: np.ndarray | None = None
     labels: np.ndarray | None = None
     examples: np.ndarray | list[str] | None = None
@@ -133,7 +134,8 @@ def write_run(
         _one_each("squares", tensors["run.squares"], len(embedding.left))
     run = {
         "format": FORMAT, "versions": _versions(), "parameters": embedding.model.layout.size, "layers": list(shares),
-        "plan": "" if embedding.plan is None else str(embedding.plan), **asdict(spec or Spec()), **lists, **texts,
+        "plan": "" if embedding.plan is None else str(embedding.plan),
+        "peak_bytes": None if embedding.plan is None else embedding.plan.peak_bytes, **asdict(spec or Spec()), **lists, **texts,
     }  # fmt: skip
     return store.write(Path(folder), tensors, facts | {"run": run})
 
@@ -150,7 +152,8 @@ def read_run(folder: str | Path) -> Run:
         family=facts["model"]["family"], parameters=run["parameters"], plan=run["plan"], passes=facts["passes"],
         outputs=facts["outputs"], trace=facts["trace"], left=tensors["left"], residuals=tensors["residuals"],
         examples_shape=Kind.from_json(facts["example_shapes"], None).plain,
-        singular_values=tensors["singular_values"], layer_shares=dict(shares), squares=tensors.get("run.squares"),
+        singular_values=tensors["singular_values"], layer_shares=dict(shares),
+        peak_bytes=run.get("peak_bytes"), squares=tensors.get("run.squares"),
         labels=None if labels is None else np.asarray(run["classes"])[labels],
         examples=run.get("texts", tensors.get("run.examples")),
     )  # fmt: skip

@@ -118,6 +118,12 @@ def neighbourhood(features: np.ndarray, count: int = NEIGHBOURS) -> Neighbourhoo
     return Neighbourhood(found.rows[others].reshape(n, count), 1 - found.distances[others].reshape(n, count))
 
 
+def by_example(content: Content) -> np.ndarray:
+    """For each example, the largest share of an output's squared length outside the components."""
+    assert content.outside is not None
+    return content.outside.reshape(content.examples, content.outputs).max(axis=1)
+
+
 def extremes(content: Content, rows: np.ndarray) -> list[Extremes]:
     """For each of the first components, the examples of `rows` at its two ends, as places in `rows`."""
     chosen = content.rows.reshape(content.examples, content.outputs, content.rank)[rows]

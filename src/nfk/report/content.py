@@ -10,13 +10,15 @@ from jaxtyping import Float
 
 from nfk.embedding import Embedding
 from nfk.report.gallery import Gallery, gallery_of
+from nfk.runs import Run
 
 
 @dataclass(frozen=True, eq=False)
 class Content:
     """One fit: `rows` is the embedding of its examples, `outputs` rows for each, with what is known about them.
 
-    A fact that is None is left out of the page, and so is a section whose data are missing.
+    `outside` is the share of every row's squared length that the components do not hold. A fact that is None is left out
+    of the page, and so is a section whose data are missing.
     """
 
     name: str
@@ -30,7 +32,10 @@ class Content:
     passes: int | None = None
     seconds: float | None = None
     peak_bytes: int | None = None
+    data: str | None = None
+    story: str = ""
     layers: dict[str, Float[np.ndarray, " k"]] = field(default_factory=dict)
+    outside: Float[np.ndarray, " rows"] | None = None
     labels: np.ndarray | None = None
     gallery: Gallery | None = None
 
@@ -86,9 +91,37 @@ def content_of_embedding(
         passes=embedding.passes,
         seconds=seconds,
         peak_bytes=None if embedding.plan is None else embedding.plan.peak_bytes,
+        story="" if embedding.plan is None else str(embedding.plan),
         layers=embedding.layer_shares(),
         labels=as_labels(labels),
         gallery=None if X is None else gallery_of(X),
+    )
+
+
+def content_of_run(run: Run, name: str) -> Content:
+    """What a folder of `nfk fit` knows; its model is not needed."""
+    used = ", ".join(f"{package} {number}" for package, number in run.versions.items() if number)
+    story = [run.spec.command and f"$ {run.spec.command}", run.plan, used and f"with {used}"]
+    if run.spec.interrupted:
+        story.insert(1, "The fit was interrupted: these are the components of the passes that were finished.")
+    return Content(
+        name=name,
+        rows=run.embedding,
+        singular_values=run.singular_values,
+        residuals=run.residuals,
+        trace=run.trace,
+        outputs=run.outputs,
+        model=run.spec.model or f"nfk.{run.family}",
+        parameters=run.parameters,
+        passes=run.passes,
+        seconds=run.spec.seconds,
+        peak_bytes=run.peak_bytes,
+        data=run.spec.data or None,
+        story="\n\n".join(part for part in story if part),
+        layers=run.layer_shares,
+        outside=run.outside_share,
+        labels=run.labels,
+        gallery=None if run.examples is None else gallery_of(run.examples),
     )
 
 

@@ -57,6 +57,7 @@ class Section:
     maps: list[Map]
     around: analysis.Neighbourhood
     extremes: list[Extremes]
+    strangeness: np.ndarray
     outliers: list[int]
     suspects: list[Suspect]
     layers: list[tuple[str, list[float]]]
@@ -129,6 +130,7 @@ def _section(number: int, content: Content, data: Data) -> Section:
     around = analysis.neighbourhood(features)
     classes = data.labelling is not None and data.labelling.kind == "classes"
     every = analysis.labelling_of(content.labels)
+    strangeness = around.strangeness if content.outside is None else analysis.by_example(content)[data.rows]
     return Section(
         number=number,
         content=content,
@@ -136,7 +138,8 @@ def _section(number: int, content: Content, data: Data) -> Section:
         maps=analysis.maps_of(features),
         around=around,
         extremes=analysis.extremes(content, data.rows),
-        outliers=np.argsort(-around.strangeness, kind="stable")[: analysis.OUTLIERS].tolist(),
+        strangeness=strangeness,
+        outliers=np.argsort(-strangeness, kind="stable")[: analysis.OUTLIERS].tolist(),
         suspects=analysis.suspects(data.labelling.codes, around) if classes else [],
         layers=_layers(content),
         probe=analysis.probe_curve(content, every.codes) if classes else [],
@@ -181,6 +184,7 @@ MEANINGS = {
     "Memory": "at the peak of the fit, at the most",
     "Passes": "over the data",
     "Model": "how the network was read",
+    "Data": "that was fitted",
 }
 
 
@@ -199,6 +203,7 @@ def _facts_of(content: Content) -> dict[str, str]:
         "Memory": content.peak_bytes and human(content.peak_bytes),
         "Passes": content.passes and f"{content.passes:,}",
         "Model": content.model,
+        "Data": content.data,
     }
     return {name: value for name, value in facts.items() if value}
 
@@ -272,7 +277,7 @@ def _packed_run(section: Section) -> dict[str, Any]:
         "neighbours": packed(around.rows.astype(np.uint32)),
         "similarities": packed(np.round(255 * np.clip(around.similarities, 0, 1)).astype(np.uint8)),
         "neighbourCount": around.rows.shape[1],
-        "strangeness": packed(_ranks(around.strangeness)),
+        "strangeness": packed(_ranks(section.strangeness)),
     }
 
 

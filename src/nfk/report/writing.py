@@ -8,8 +8,9 @@ from typing import Any
 
 from nfk.atomic import write_atomically
 from nfk.embedding import Embedding
-from nfk.report.content import Content, content_of_embedding
+from nfk.report.content import Content, content_of_embedding, content_of_run
 from nfk.report.page import page_of
+from nfk.runs import read_run
 
 MOST = 10_000
 
@@ -39,6 +40,28 @@ def report(
         most: examples on the page; of more, as many are drawn at random.
     """
     return write_page([content_of_embedding(embedding, X, labels, name, seconds)], Path(output), most)
+
+
+def write_report(folders: Sequence[str | Path], output: str | Path = "report.html", most: int = MOST) -> Path:
+    """Write one page about the runs in these folders, side by side where there are several, and return its path.
+
+    Runs on the same examples share their thumbnails, and their maps are linked. Reads no model and runs none.
+    """
+    if isinstance(folders, (str, Path)):
+        raise TypeError(f"folders={folders!r} is one folder: pass a list of them, [{str(folders)!r}]")
+    names = _names([Path(folder) for folder in folders])
+    contents = [content_of_run(read_run(folder), name) for folder, name in zip(folders, names, strict=True)]
+    return write_page(contents, Path(output), most)
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The last part of each path, with as many more as tell the folders apart."""
+    parts = [folder.resolve().parts[1:] or ("/",) for folder in folders]
+    for depth in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(part[-depth:]) for part in parts]
+        if len(set(names)) == len(set(parts)):
+            return names
+    return names
 
 
 def write_page(contents: Sequence[Content], output: Path, most: int = MOST) -> Path:

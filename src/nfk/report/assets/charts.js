@@ -148,6 +148,7 @@ class Chart {
       return element('span', {}, ...name, line.say(at));
     });
     this.readout.replaceChildren(...said);
+    if (!said.length && !several) this.readout.append('Point at the curve to read it.');
     if (!said.length && several) {
       this.readout.append(...this.lines.map(({ name, run }) => element('span', {}, element('span', { class: `swatch run-${run % 4}` }), name)));
     }
