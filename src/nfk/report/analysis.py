@@ -87,7 +87,7 @@ def maps_of(features: np.ndarray) -> list[Map]:
     positions = np.zeros((len(features), 2))
     positions[:, :width] = reduced.transform(directions)
     share = np.nan_to_num(reduced.explained_variance_ratio_).sum()
-    note = f"PCA: the plane in which the examples’ directions spread most; it holds {share:.0%} of their spread."
+    note = f"PCA: the plane in which the examples spread most by direction; it holds {share:.0%} of their spread."
     return [*found, Map("PCA", note, positions)]
 
 
@@ -165,7 +165,7 @@ class Labelling:
 
     @property
     def names(self) -> list[str]:
-        return [f"{value:g}" if self.values.dtype.kind == "f" else str(value) for value in self.values]
+        return [f"{value:.3g}" if self.values.dtype.kind == "f" else str(value) for value in self.values]
 
 
 def labelling_of(labels: np.ndarray | None) -> Labelling | None:

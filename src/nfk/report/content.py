@@ -17,8 +17,8 @@ from nfk.runs import Run
 class Content:
     """One fit: `rows` is the embedding of its examples, `outputs` rows for each, with what is known about them.
 
-    `outside` is the share of every row's squared length that the components do not hold. A fact that is None is left out
-    of the page, and so is a section whose data are missing.
+    `outside` is the share of every row's squared length that the components do not hold. A fact that is None is left
+    out of the page, and so is a section whose data are missing.
     """
 
     name: str

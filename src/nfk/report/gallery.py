@@ -35,7 +35,7 @@ class Gallery:
     @property
     def fingerprint(self) -> str:
         """Equal for equal examples: two fits on them can be compared example by example."""
-        content = "\0".join(self.examples).encode() if self.kind == "texts" else np.ascontiguousarray(self.examples)
+        content = "\0".join(self.examples).encode() if self.kind == "texts" else self.examples.tobytes()
         return hashlib.sha256(content).hexdigest()
 
     def packed(self, rows: np.ndarray) -> dict[str, Any]:
@@ -52,22 +52,20 @@ def gallery_of(X: Any) -> Gallery | None:
 
     Of a pytree the first array that holds images is shown, or else the first one.
     """
-    if len(X) and all(isinstance(example, (str, np.str_)) for example in X):
+    if not isinstance(X, dict) and len(X) and all(isinstance(example, str) for example in X):
         return Gallery("texts", [str(example) for example in X])
-    if isinstance(X, dict | tuple) or (isinstance(X, list) and not isinstance(X[0], (int, float, list))):
-        arrays = _leaves(X)
-    else:
-        arrays = [np.asarray(X)]
-    arrays = [array for array in arrays if array.ndim and array.dtype.kind in "fiub"]
+    arrays = [array for array in _arrays(X) if array.ndim and array.dtype.kind in "fiub"]
     if not arrays:
         return None
     images = next((image for array in arrays if (image := _as_images(array)) is not None), None)
     return Gallery("images", images) if images is not None else Gallery("lines", _as_lines(arrays[0]))
 
 
-def _leaves(X: Any) -> list[np.ndarray]:
-    """Arrays of a pytree; a list of examples is stacked."""
-    if isinstance(X, list):
+def _arrays(X: Any) -> list[np.ndarray]:
+    """The arrays of a pytree; a list holds examples, which are stacked."""
+    if isinstance(X, list) and X and isinstance(X[0], (int, float, list)):
+        return [np.asarray(X)]
+    if isinstance(X, list) and X:
         X = jax.tree.map(lambda *parts: np.stack(parts), *X)
     return [np.asarray(leaf) for leaf in jax.tree.leaves(X)]
 
@@ -155,7 +153,7 @@ def _encoded(sheet: np.ndarray, form: str) -> bytes:
 
 def packed(array: np.ndarray) -> str:
     """The numbers of an array, little-endian, as base64."""
-    return base64.b64encode(np.ascontiguousarray(array, array.dtype.newbyteorder("<"))).decode()
+    return base64.b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode()
 
 
 def _shortened(text: str) -> str:

@@ -70,5 +70,9 @@ def write_page(contents: Sequence[Content], output: Path, most: int = MOST) -> P
         raise ValueError("there is nothing to report: name at least one run")
     page = page_of(contents, most)
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, lambda partial: partial.write_text(page, "utf-8") and None)
+    write_atomically(output, lambda partial: _write_text(partial, page))
     return output
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, "utf-8")

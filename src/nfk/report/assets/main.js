@@ -23,20 +23,20 @@ const view = {
   projection: 0,
   colour: document.querySelector('input[name=colour]:checked').value,
   only: null,
-  /** Which of the ten colours a class has: by its size where there are more classes than colours, the last for the rest. */
-  slot(data, code) {
-    if (!data.slots) {
-      const { names } = data.labels;
-      const sizes = names.map(() => 0);
-      data.codes.forEach((each) => { sizes[each] += 1; });
-      const order = names.map((_, each) => each);
-      if (names.length > COLOURS) order.sort((a, b) => sizes[b] - sizes[a]);
-      data.slots = [];
-      order.forEach((each, rank) => { data.slots[each] = Math.min(rank, COLOURS - 1); });
-    }
-    return data.slots[code];
-  },
+  slots: slots(datasets.filter(({ labels }) => labels?.kind === 'classes')),
 };
+
+/** Which of the ten colours a class has, in all data alike: of too many classes the small ones share the last. */
+function slots(labelled) {
+  const sizes = new Map();
+  for (const { labels, codes } of labelled) {
+    for (const name of labels.names) sizes.set(name, sizes.get(name) ?? 0);
+    for (const code of codes) sizes.set(labels.names[code], sizes.get(labels.names[code]) + 1);
+  }
+  const names = [...sizes.keys()];
+  if (names.length > COLOURS) names.sort((a, b) => sizes.get(b) - sizes.get(a));
+  return new Map(names.map((name, rank) => [name, Math.min(rank, COLOURS - 1)]));
+}
 
 const panel = document.getElementById('detail');
 const hint = panel.firstElementChild;
@@ -64,13 +64,13 @@ function drawLegend() {
   const data = datasets.find(({ labels }) => labels);
   legend.replaceChildren();
   if (view.colour === 'label' && data && data.labels.kind === 'classes') {
-    const { names } = data.labels;
-    const shown = names.map((_, code) => code).filter((code) => names.length <= 20 || view.slot(data, code) < COLOURS - 1);
-    for (const code of shown) {
-      const swatch = element('span', { class: 'swatch', style: `background:var(--class-${view.slot(data, code)})` });
-      const button = element('button', { type: 'button', 'aria-pressed': String(view.only === code) }, swatch, names[code]);
+    const names = [...view.slots.keys()];
+    const shown = names.filter((name) => names.length <= 20 || view.slots.get(name) < COLOURS - 1);
+    for (const name of shown) {
+      const swatch = element('span', { class: 'swatch', style: `background:var(--class-${view.slots.get(name)})` });
+      const button = element('button', { type: 'button', 'aria-pressed': String(view.only === name) }, swatch, name);
       button.addEventListener('click', () => {
-        view.only = view.only === code ? null : code;
+        view.only = view.only === name ? null : name;
         for (const other of legend.children) other.setAttribute('aria-pressed', String(other === button && view.only !== null));
         maps.forEach((map) => map.draw());
       });

@@ -78,7 +78,7 @@ class EmbeddingMap {
   }
 
   alone(place) {
-    return this.view.only === null || this.view.colour !== 'label' || !this.data.codes || this.data.codes[place] === this.view.only;
+    return this.view.only === null || this.view.colour !== 'label' || !this.data.codes || this.data.label(place) === this.view.only;
   }
 
   /** Places in groups of one colour: drawing changes colour a few times, not ten thousand. */
@@ -89,7 +89,7 @@ class EmbeddingMap {
     const last = data.labels ? Math.max(data.labels.names.length - 1, 1) : 1;
     for (let place = 0; place < data.count; place += 1) {
       let key = 0;
-      if (kind === 'classes') key = view.slot(data, data.codes[place]);
+      if (kind === 'classes') key = view.slots.get(data.label(place));
       else if (kind === 'numbers') key = Math.round((31 * data.codes[place]) / last);
       else if (kind === 'strangeness') key = Math.round((31 * run.strangeness[place]) / 255);
       if (!groups.has(key)) groups.set(key, []);
@@ -132,7 +132,7 @@ class EmbeddingMap {
     pen.textBaseline = 'middle';
     pen.lineJoin = 'round';
     members.forEach((places, code) => {
-      if (!places.length || (view.only !== null && view.only !== code)) return;
+      if (!places.length || (view.only !== null && view.only !== data.labels.names[code])) return;
       const [x, y] = [middle(places.map(([left]) => left)), middle(places.map(([, top]) => top))];
       const text = data.labels.names[code].length > 16 ? `${data.labels.names[code].slice(0, 15)}…` : data.labels.names[code];
       pen.strokeStyle = colour('--surface');
