@@ -284,9 +284,9 @@ def _tiles(way: Way) -> Iterator[Way]:
     if way.keep:
         yield way
         return
-    one = replace(way, tile=1)
-    room = options.budget - sum(one.least_bytes().values())
-    yield replace(way, tile=int(min(max(1 + room * 0.9 // p.row_bytes, 1), p.examples)))
+    _, search, _ = way._stages()
+    room = options.budget - sum(search.values()) - sum(way.batch_bytes(LEANEST).values())
+    yield replace(way, tile=int(min(max(room // p.row_bytes, 1), p.examples)))
 
 
 def _blocks(way: Way) -> Iterator[Way]:
