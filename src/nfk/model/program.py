@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, DebugInfo, DropVar, Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 
 Computation = Callable[..., Sequence]  # the results of an equation, from the values of its operands
 Rule = Callable[[JaxprEqn], Computation | None]  # how an equation is computed instead; None leaves it alone
@@ -51,7 +51,7 @@ def as_it_stands(equation: JaxprEqn) -> Computation:
     """One equation, evaluated by JAX."""
     inputs = list(dict.fromkeys(atom for atom in equation.invars if not isinstance(atom, Literal)))
     outputs = [variable for variable in equation.outvars if not isinstance(variable, DropVar)]
-    single = Jaxpr((), inputs, outputs, [equation], equation.effects)
+    single = Jaxpr((), inputs, outputs, [equation], equation.effects, DebugInfo("nfk", "one equation", None, None))
 
     def compute(*values: Any) -> list:
         known = {atom: value for atom, value in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)}
