@@ -32,7 +32,7 @@ class NetworkChanged(RuntimeError):
 
 @dataclass(frozen=True)
 class Cost:
-    """One forward pass over one example; `patch_bytes` are more that its convolutions take as patches, 0 without any."""
+    """One forward pass over one example; `patch_bytes` are what its convolutions take besides, as patches."""
 
     flops: float
     activation_bytes: int
