@@ -211,7 +211,7 @@ class _Fit:
     def _stream(self, examples: Examples, plan: Plan) -> GradientStream:
         network, space = self.model.network, self.options.space
         differentiator = network.differentiate(
-            self.score_key, plan.problem.outputs, plan.batches.unrolled, space.device
+            self.score_key, plan.problem.outputs, plan.batches.batching, space.device
         )
         return GradientStream(differentiator, examples, space, plan.batches.gradients, self.reporter)
 

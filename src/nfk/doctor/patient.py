@@ -58,8 +58,8 @@ class Patient:
     @classmethod
     def of(cls, model: Model, sample: Sample, problem: Problem, plan: Plan | None, key: Any) -> Patient:
         space = Options().space
-        unrolled, batch = (plan.batches.unrolled, plan.batches.gradients) if plan else (False, BATCH)
-        differentiator = model.network.differentiate(split_key(key)[2], problem.outputs, unrolled, space.device)
+        batching, batch = (plan.batches.batching, plan.batches.gradients) if plan else ("vmap", BATCH)
+        differentiator = model.network.differentiate(split_key(key)[2], problem.outputs, batching, space.device)
         batch = min(max(batch, 2), BATCH, len(sample))
         return cls(model, sample, differentiator, space, batch, key)
 
