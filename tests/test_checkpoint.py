@@ -233,6 +233,17 @@ def test_another_fit_is_refused_by_name_and_nothing_is_lost(difference, tmp_path
     assert len(entries(tmp_path)) == 3
 
 
+def test_a_plan_of_another_version_is_refused(tmp_path, monkeypatch):
+    half_done(tmp_path, monkeypatch)
+    with closing(Journal(tmp_path)) as opened:
+        about = opened.about
+        about["decisions"]["batches"]["forgotten"] = 3
+        journal._write(tmp_path / journal.ABOUT, about)
+    with pytest.raises(ValueError, match="begun by another version of nfk.*: go on with that version, or begin anew"):
+        fit(tmp_path)
+    assert len(entries(tmp_path)) == 3
+
+
 def test_another_budget_is_not_another_fit(tmp_path, monkeypatch):
     """It decides how a fit begins; one that has begun keeps to its plan."""
     half_done(tmp_path, monkeypatch)

@@ -16,11 +16,13 @@ from nfk.model.families import classifier, density, energy, gan, network, vae
 from nfk.planning import Plan
 from nfk.sampling import ChainWarning, langevin
 from nfk.solve import ConvergenceWarning, Interrupted
+from nfk.sources import from_dataset, from_loader, from_npy_shards, from_parquet
 
 __all__ = [
     "ChainWarning", "ConvergenceWarning", "DatasetVector", "Diagnosis", "Embedding", "Finding", "Interrupted", "Model",
-    "Plan", "classifier", "dataset_vector", "density", "doctor", "energy", "fit", "from_equinox", "from_nnx", "gan",
-    "gram", "importance_weighted", "langevin", "load", "merge", "network", "plan", "vae",
+    "Plan", "classifier", "dataset_vector", "density", "doctor", "energy", "fit", "from_dataset", "from_equinox",
+    "from_loader", "from_nnx", "from_npy_shards", "from_parquet", "gan", "gram", "importance_weighted", "langevin",
+    "load", "merge", "network", "plan", "vae",
 ]  # fmt: skip
 
 __version__ = "0.3.0"

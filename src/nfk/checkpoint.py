@@ -203,7 +203,7 @@ class Recorded:
     ) -> Result:
         """A result in `space`, that of the operator by default: from the journal, or computed and kept there."""
         space = space or self.space
-        shown = None if block is None else _sample(block)
+        shown = None if block is None else _sample(block, self.space)
         entry = self.checkpoint.recall(name, lambda entry: self._is_same(shown, entry.facts["block"]))
         if entry is not None:
             self.passes = self.operator.passes = entry.facts["passes"]
@@ -225,10 +225,10 @@ class Recorded:
         return now.shape == before.shape and bool(np.abs(now - before).max(initial=0) <= near)
 
 
-def _sample(block: Float[Block, "n U"]) -> list[float]:
+def _sample(block: Float[Block, "n U"], space: Space) -> list[float]:
     """One number for each column, from a few rows: enough to know a block again."""
     step = max(block.shape[0] // SAMPLED_ROWS, 1)
-    rows = np.asarray(block[::step], np.float64)
+    rows = space.get(space.put(block[::step])).astype(np.float64)  # weights may be an array of the host
     return (np.cos(np.arange(len(rows))) @ rows).tolist()
 
 
@@ -263,12 +263,14 @@ def decisions_of(plan: Plan) -> dict[str, Any]:
 
 def decided(plan: Plan, decisions: dict[str, Any]) -> Plan:
     """The plan with these decisions in place of its own."""
-    return replace(
-        plan,
-        way=replace(plan.way, **decisions["way"]),
-        batches=replace(plan.batches, **decisions["batches"]),
-        rival=None,
-    )
+    try:
+        way, batches = replace(plan.way, **decisions["way"]), replace(plan.batches, **decisions["batches"])
+    except TypeError as error:
+        raise ValueError(
+            "the fit of this checkpoint was begun by another version of nfk, which decided on other things: go on with "
+            f"that version, or begin anew in another folder ({error})"
+        ) from error
+    return replace(plan, way=way, batches=batches, rival=None)
 
 
 def first_difference(then: dict[str, Any], now: dict[str, Any], place: str = "") -> str | None:
