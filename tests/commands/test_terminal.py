@@ -77,7 +77,7 @@ def slow(here):
 
 def test_progress_is_drawn_and_ctrl_c_says_how_to_go_on(slow):
     fit = ["fit", "slow.py:model", "many.npy", "--rank", "4", "--method", "krylov"]
-    terminal = Terminal([sys.executable, "-m", "nfk", *fit])
+    terminal = Terminal([sys.executable, "-m", "nfk", *fit], columns=160)
     assert terminal.until("pass "), terminal.seen
     terminal.press(b"\x03")
     assert terminal.until(None)
