@@ -30,7 +30,7 @@ $(VENV)/ready-test: $(VENV)/ready
 	@touch $@
 
 demo: $(VENV)/ready
-	$(RUN) -m nfk.demo
+	$(VENV)/bin/nfk demo --force
 
 test: $(VENV)/ready-test
 	$(RUN) -m pytest

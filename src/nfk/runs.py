@@ -86,6 +86,15 @@ class Run:
         return self.left * self.singular_values.astype(self.left.dtype)
 
     @property
+    def features(self) -> np.ndarray:
+        """(n, outputs * k): one row for each example; all outputs of the first component, then of the second, ..."""
+        return self.as_features(self.embedding)
+
+    def as_features(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of the embedding, `outputs` for each example, as one row for each."""
+        return rows.reshape(-1, self.outputs, self.rank).swapaxes(1, 2).reshape(-1, self.outputs * self.rank)
+
+    @property
     def eigenvalues(self) -> np.ndarray:
         return self.singular_values**2
 
@@ -135,7 +144,8 @@ def write_run(
     run = {
         "format": FORMAT, "versions": _versions(), "parameters": embedding.model.layout.size, "layers": list(shares),
         "plan": "" if embedding.plan is None else str(embedding.plan),
-        "peak_bytes": None if embedding.plan is None else embedding.plan.peak_bytes, **asdict(spec or Spec()), **lists, **texts,
+        "peak_bytes": None if embedding.plan is None else embedding.plan.peak_bytes,
+        **asdict(spec or Spec()), **lists, **texts,
     }  # fmt: skip
     return store.write(Path(folder), tensors, facts | {"run": run})
 

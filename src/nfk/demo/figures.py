@@ -9,12 +9,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from nfk.embedding import Embedding
+from nfk.runs import Run
 
 INK, ACCENT, QUIET = "#1b1f3b", "#d1495b", "#8d99ae"
 matplotlib.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
 
 
-def spectrum(embedding: Embedding, path: Path, title: str) -> Path:
+def spectrum(embedding: Embedding | Run, path: Path, title: str) -> Path:
     """Eigenvalues with their error bounds, and the share of all variance that the first k explain."""
     figure = Figure(figsize=(9.5, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 from safetensors.numpy import load_file
 
@@ -14,7 +13,7 @@ from nfk.model import Model
 from nfk.model.families import classifier
 
 WEIGHTS = Path(__file__).parent / "digits-lenet.safetensors"
-Params = dict[str, np.ndarray]
+Params = dict[str, jax.Array]
 
 
 def logits(params: Params, images: Float[Array, "n 28 28 1"]) -> Float[Array, "n 10"]:
@@ -27,7 +26,7 @@ def logits(params: Params, images: Float[Array, "n 28 28 1"]) -> Float[Array, "n
 
 def params() -> Params:
     """Weights after 12 epochs over the training digits of seed 0: `python -m reproduction.digits_lenet`."""
-    return load_file(WEIGHTS)
+    return {name: jnp.asarray(weight) for name, weight in load_file(WEIGHTS).items()}
 
 
 def digits_lenet() -> Model:

@@ -6,7 +6,9 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
+import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +19,7 @@ from nfk.demo.lenet import digits_lenet, logits, params
 from nfk.embedding import Embedding
 from nfk.fitting import fit, plan
 from nfk.memory import human
+from nfk.runs import Spec, write_run
 from nfk.tasks import Probe, probe
 
 
@@ -34,7 +37,7 @@ def show(output: Path = Path("demo"), rank: int = 64, seed: int = 0) -> Embeddin
     """Fit the Fisher embedding of a trained LeNet-5 on 4,000 digits; compare it with pixels and PCA on 1,000 others.
 
     Args:
-        output: where the figures and the saved embedding go.
+        output: where the figures and the run go.
         rank: numbers per example.
         seed: of the fit and of PCA. The network and the split are always the same.
     """
@@ -44,8 +47,11 @@ def show(output: Path = Path("demo"), rank: int = 64, seed: int = 0) -> Embeddin
     model, (train, test) = digits_lenet(), digits()
     console.print(str(plan(model, train.images, rank)), style="dim", highlight=False)
     started = time.perf_counter()
-    embedding = fit(model, train.images, rank, key=seed, save=output / "embedding")
+    embedding = fit(model, train.images, rank, key=seed)
     seconds = time.perf_counter() - started
+    spec = Spec("digits-lenet", "digits", rank, seed, seconds, "nfk demo")
+    pixels = np.round(255 * train.images).astype(np.uint8)
+    run = write_run(output / "run", embedding, spec=spec, labels=train.labels, examples=pixels)
     with console.status("probing ..."):
         worth = measure(embedding, train, test, seed)
     console.print(_table(embedding, worth, seconds))
@@ -55,11 +61,11 @@ def show(output: Path = Path("demo"), rank: int = 64, seed: int = 0) -> Embeddin
         pictures.leading_images(embedding.training, train.images, output / "components.png", title),
     ]
     console.print("figures: " + ", ".join(str(path) for path in made), highlight=False)
-    console.print(f"embedding: {output / 'embedding'} (nfk.load reads it)", highlight=False)
+    console.print(f"run: {run}   (next: nfk report {run})", highlight=False)
     return embedding
 
 
-def _pictures():
+def _pictures() -> ModuleType:
     """The figures' module, asked for before the work."""
     try:
         from nfk.demo import figures
@@ -71,7 +77,7 @@ def _pictures():
 def measure(embedding: Embedding, train: Digits, test: Digits, seed: int) -> Worth:
     flat_train, flat_test = (part.images.reshape(len(part), -1) for part in (train, test))
     pca = PCA(embedding.rank, random_state=seed).fit(flat_train)
-    guesses = np.argmax(logits(params(), test.images), axis=1)
+    guesses = np.argmax(logits(params(), jnp.asarray(test.images)), axis=1)
     return Worth(
         embedded=probe(embedding.training, train.labels, embedding(test.images), test.labels),
         pca=probe(pca.transform(flat_train), train.labels, pca.transform(flat_test), test.labels),

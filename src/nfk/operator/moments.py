@@ -110,6 +110,7 @@ def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer]
         stream.check_finite(norms, begin, end)
         for observer in observers:
             observer.write(begin * outputs, leaves, count)
+        del leaves  # before the next microbatch is begun: the plan counts two of them
     total, mean, squares = state
     join = lambda pieces: np.concatenate([np.asarray(piece) for piece in pieces])  # noqa: E731
     return Moments.of(model, join(mean), join(squares), int(total), unit or 1.0)
