@@ -208,7 +208,7 @@ def test_blocks_on_a_device_give_the_same_fit(case, close, way):
     assert embedding.right.devices() == {space.device}
     close(embedding.eigenvalues, case.embedding.eigenvalues)
     E, F = embedding(case.X), case.embedding(case.X)
-    close(E @ E.T, F @ F.T)
+    close(E @ E.T, F @ F.T, factor=5)
 
 
 @pytest.mark.parametrize("way", ON_A_DEVICE)

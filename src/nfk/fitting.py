@@ -43,6 +43,7 @@ def plan(
     keep: bool | None = None,
     memory: int | str | None = None,
     oversamples: int = 10,
+    tol: float = 1e-3,
 ) -> Plan:
     """What `fit` would do with the same arguments, and at what cost. Takes one trace of the network, runs nothing.
 
@@ -50,7 +51,7 @@ def plan(
     needs.
     """
     require_model(model)
-    options = Options(method, engine, side, keep, memory, oversamples)
+    options = Options(method, engine, side, keep, memory, oversamples, tol)
     return plan_fit(Problem.of(model, _several(Examples(X))), rank, options)
 
 
@@ -92,8 +93,8 @@ def fit(
         keep: keep all gradients in memory, or compute them again in each pass.
         memory: a budget that is kept: bytes, "500MB", "4GB"; half of what is free by default.
         tol: a bound on every component's relative residual.
-        oversamples: columns of a block beyond the rank.
-        max_steps: Krylov steps at the most.
+        oversamples: columns beyond the rank that are carried along.
+        max_steps: Krylov steps at the most, of blocks as wide as the rank; narrower blocks may take as many more.
         save: a folder, checked before the work and written after it.
         progress: a bar on standard error: always, never, or (None) when it is a terminal.
 
@@ -200,7 +201,7 @@ class _Fit:
             known = self.moments.trace if plan.problem.trace_known else None
             b = plan.batches
             return ProductOperator(stream, self.moments, b.products, b.columns, known), start
-        return GradientOperator(stream, self.moments, plan.batches.chunk, kept, filled), start
+        return GradientOperator(stream, self.moments, plan.batches.chunk, kept, filled, tile=plan.way.tile), start
 
     def _take_moments(self, stream: GradientStream, kept: Store | None) -> Any:
         """The moments, in a pass that also fills `kept` with raw gradients and makes a start for the search."""
@@ -243,12 +244,10 @@ class _Fit:
         if way.method == "exact":
             return Exact(operator, goal)
         if way.method == "gram":
-            return Gram(operator, goal)
-        side = ParameterSide(operator) if way.side == "parameters" else ExampleSide(operator, way.group)
-        return Krylov(
-            side, goal, self.seed, way.width, way.capacity, kept=way.width, most_steps=options.max_steps,
-            columns=way.group, start=start,
-        )  # fmt: skip
+            return Gram(operator, goal, self.seed, way.keep)
+        side = ParameterSide(operator) if way.side == "parameters" else ExampleSide(operator)
+        steps = options.max_steps * -(-way.kept // way.width)
+        return Krylov(side, goal, self.seed, way.width, way.capacity, way.kept, most_steps=steps, start=start)
 
     def _embedding(self, svd: SVD) -> Embedding:
         factor = self.moments.factor
@@ -269,11 +268,10 @@ class _Fit:
             operator = ProductOperator(stream, moments, b.products, b.columns)
         else:
             operator = GradientOperator(stream, moments, b.chunk)
-        width = plan.way.group or plan.width
-        operator.fused(space.random(self.seed, stream.layout.size, width, stream.layout.dtype))
+        operator.fused(space.random(self.seed, stream.layout.size, plan.width, stream.layout.dtype))
         started = time.perf_counter()
-        operator.fused(space.random(self.seed, stream.layout.size, width, stream.layout.dtype))
-        return (time.perf_counter() - started) / (len(first) * width)
+        operator.fused(space.random(self.seed, stream.layout.size, plan.width, stream.layout.dtype))
+        return (time.perf_counter() - started) / (len(first) * plan.width)
 
 
 def faster(first: Plan, second: Plan, trial: Callable[[Plan], float]) -> Plan:

@@ -75,7 +75,11 @@ class ProductOperator:
         result = self.space.stacked(parts(), self.shape[0], block.shape[1], self.dtype)
         return result, self._normalised(total, result)
 
-    def gram(self) -> Float[np.ndarray, "rows rows"]:
+    def images(self, block: Float[Block, "P U"]) -> Float[np.ndarray, "rows U"]:
+        """V M in float64 on the host, from products in the precision of the network. One pass."""
+        return self.space.get(self.matmat(block)).astype(np.float64)
+
+    def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
         """V V' in float64 on the host, from all of V."""
         V = self.dense().astype(np.float64)
         return V @ V.T

@@ -34,6 +34,7 @@ class Space(ABC):
     """Where tall blocks live. Every operation that changes a block returns it: use what is returned."""
 
     name: str
+    exact: bool = False  # whether `inner` has products in float64 for blocks in float32
     device: jax.Device | None  # where networks should compute, None for JAX's default
 
     @abstractmethod
@@ -60,8 +61,11 @@ class Space(ABC):
     # --- small matrices from blocks
 
     @abstractmethod
-    def inner(self, left: Float[Block, "n a"], right: Float[Block, "n b"]) -> Float[np.ndarray, "a b"]:
-        """left' right, in float64 on the host."""
+    def inner(
+        self, left: Float[Block, "n a"], right: Float[Block, "n b"], double: bool = False
+    ) -> Float[np.ndarray, "a b"]:
+        """left' right, in float64 on the host; half the work where both are one and the same. `double` asks for
+        products in float64 too, where the place has them (`exact`)."""
 
     @abstractmethod
     def norms(
