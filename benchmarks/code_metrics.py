@@ -108,7 +108,7 @@ def main(
         revisions: commits, tags or branches, as NAME=REVISION to be shown under a name; the files on the disk when
             there are none.
         paths: files and folders to count.
-        without: those among them to leave out.
+        without: those among them to leave out; the experiments were in `src/nfk/lab` up to version 0.3.
         output: a file for the same JSON.
     """
     named = {revision.split("=")[0]: revision.split("=")[-1] for revision in revisions}

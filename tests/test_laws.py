@@ -23,8 +23,8 @@ in_float32 = pytest.mark.parametrize("dtype", ["float32"], indirect=True)
 in_float64 = pytest.mark.parametrize("dtype", ["float64"], indirect=True)
 
 
-def gradients(case, space=HOST, *, keep=False, unrolled=False, microbatch=7, chunk=14):
-    stream = case.stream(microbatch, space, unrolled)
+def gradients(case, space=HOST, *, keep=False, batching="vmap", microbatch=7, chunk=14):
+    stream = case.stream(microbatch, space, batching)
     kept = space.store(stream.rows, stream.layout) if keep else None
     return GradientOperator(stream, case.moments, chunk, kept)
 
@@ -40,7 +40,8 @@ def third():
 
 ENGINES = {
     "gradients": gradients,
-    "gradients unrolled": lambda case: gradients(case, unrolled=True),
+    "gradients unrolled": lambda case: gradients(case, batching="unrolled"),
+    "gradients by patches": lambda case: gradients(case, batching="patches"),
     "gradients kept": lambda case: gradients(case, keep=True),
     "gradients on a device": lambda case: gradients(case, third()),
     "gradients kept on a device": lambda case: gradients(case, third(), keep=True),

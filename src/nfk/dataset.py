@@ -75,7 +75,7 @@ def dataset_vector(
     problem, space = Problem.of(model, examples), default_space()
     batches = plan_rows(problem, space, memory).batches
     score_key = split_key(key)[2]
-    differentiator = model.network.differentiate(score_key, problem.outputs, batches.unrolled, space.device)
+    differentiator = model.network.differentiate(score_key, problem.outputs, batches.batching, space.device)
     with Reporter(progress).running() as reporter:
         reporter.stage("moments")
         moments = estimate(GradientStream(differentiator, examples, space, batches.gradients, reporter), model)

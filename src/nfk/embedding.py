@@ -199,7 +199,7 @@ class Embedding:
 
     def _stream(self, examples: Examples, batches: Batches, reporter: Reporter) -> GradientStream:
         network, device = self.model.network, self.space.device
-        differentiator = network.differentiate(self.score_key, self.outputs, batches.unrolled, device)
+        differentiator = network.differentiate(self.score_key, self.outputs, batches.batching, device)
         return GradientStream(differentiator, examples, self.space, batches.gradients, reporter)
 
     def _problem(self, examples: Examples) -> Problem:

@@ -101,7 +101,7 @@ def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer]
     `observers` see the raw gradients as they pass.
     """
     layout, outputs = stream.layout, stream.outputs
-    zero = layout.pieces(stream.space.lend(np.zeros(layout.size, layout.dtype)))
+    zero = stream.pieces(np.zeros(layout.size, layout.dtype))
     state = (stream.space.lend(np.zeros((), layout.dtype)), zero, zero)
     unit = None
     for begin, end, leaves in stream.sweep():

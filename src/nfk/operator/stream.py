@@ -49,8 +49,8 @@ class GradientStream:
         return run(compute, self.examples, start, stop, self.microbatch, self.reporter)
 
     def pieces(self, vector: np.ndarray) -> list:
-        """A vector of length P where the derivatives are computed, cut into leaves."""
-        return self.layout.pieces(self.space.lend(vector))
+        """A vector of length P cut into leaves, where the derivatives are computed."""
+        return [self.space.lend(piece) for piece in self.layout.pieces(vector)]
 
     def check_finite(self, norms: Any, begin: int, end: int) -> None:
         """Every gradient is finite, or the error names the first example whose is not."""
