@@ -17,7 +17,7 @@ import tyro
 
 from benchmarks.peers import environments as venvs
 from benchmarks.peers import job as jobs
-from benchmarks.peers import machine, making, oracle_cache, running, tables
+from benchmarks.peers import machine, making, oracle_cache, probing, running, tables
 from benchmarks.peers.records import Key, Records
 from benchmarks.peers.registry import REGISTRY
 
@@ -32,11 +32,13 @@ class Run:
         networks: which of lenet5, critic, wrn-16-2, resnet-18, transformer.
         sizes: numbers of examples.
         ranks: numbers of eigenvalues.
-        contestants: names of benchmarks/peers/registry.py, or all; name@tol gives the contestant's tolerance.
+        contestants: names of benchmarks/peers/registry.py, or all; name@1e-2 sets its tolerance
+            (projection@512: how many numbers).
         rounds: of all contestants in turn; medians are reported.
         budget_seconds: a contestant that needs more is stopped and reported as over it.
         pin: one core, with one thread each.
         busy: a spinning process on every core beside the contestants.
+        probe: also embed 1,000 test images and read their labels with a linear probe (lenet5 and wrn-16-2).
         resume: keep what the output holds already and go on.
         output: the results file.
         environments: the folder of the virtual environments.
@@ -50,6 +52,7 @@ class Run:
     budget_seconds: float = 600.0
     pin: int | None = None
     busy: bool = False
+    probe: bool = False
     resume: bool = False
     output: Path = venvs.ROOT / "results" / "peers.json"
     environments: Path = venvs.FOLDER
@@ -97,7 +100,7 @@ def compare(options: Run, key: Key, names: list[str], records: Records) -> None:
     if not todo:
         return
     settings = {"kernel": key.kernel, "rank": key.rank, "budget_seconds": options.budget_seconds}
-    job, _ = making.make(key.network, key.examples, settings)
+    job, labels = making.make(key.network, key.examples, settings, labelled=options.probe)
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "job.npz"
         jobs.write(job, plain)
@@ -105,26 +108,25 @@ def compare(options: Run, key: Key, names: list[str], records: Records) -> None:
         for number, name in todo:
             if records.is_over(key, name):
                 continue
-            path = plain if "@" not in name else _with_tolerance(job, Path(folder), float(name.split("@")[1]))
             print(f"{key} {name}, round {number + 1} ...", file=sys.stderr, flush=True)
+            base, _, setting = name.partition("@")
+            path = _with_setting(job, Path(folder), float(setting)) if setting else plain
+            embeddings = Path(folder) / "embeddings.npz" if options.probe and REGISTRY[base].embeds else None
             found = running.measure(
-                name.split("@")[0], path, options.budget_seconds, options.condition, options.environments
+                base, path, options.budget_seconds, options.condition, options.environments, embeddings
             )
-            records.add(
-                key,
-                name,
-                number,
-                found,
-                reference,
-                {"parameters": job.parameters, "budget_seconds": options.budget_seconds},
-            )
+            facts = {"parameters": job.parameters, "budget_seconds": options.budget_seconds}
+            if found["status"] == "done" and embeddings is not None:
+                facts["probe"] = probing.accuracy(embeddings, labels)
+            records.add(key, name, number, found, reference, facts)
             records.write(options.output)
 
 
-def _with_tolerance(job: jobs.Job, folder: Path, tolerance: float) -> Path:
-    path = folder / f"job-{tolerance:g}.npz"
+def _with_setting(job: jobs.Job, folder: Path, value: float) -> Path:
+    """The job with a setting of the contestant's own: its tolerance, or how many numbers to project to."""
+    path = folder / f"job-{value:g}.npz"
     if not path.exists():
-        jobs.write(replace(job, settings=replace(job.settings, tol=tolerance)), path)
+        jobs.write(replace(job, settings=replace(job.settings, tol=value)), path)
     return path
 
 

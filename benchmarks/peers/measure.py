@@ -29,11 +29,15 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Answer:
-    """Eigenvalues, largest first; None where the work was projected and not done. `embed` maps new examples."""
+    """Eigenvalues, largest first; None where the work was projected and not done, or there are none.
+
+    `train` are the embeddings of the job's examples, `embed` makes those of its new ones.
+    """
 
     eigenvalues: np.ndarray | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     projected_seconds: float | None = None
+    train: np.ndarray | None = None
     embed: Callable[[], np.ndarray] | None = None
 
 
@@ -59,7 +63,7 @@ Contestant = Callable[[jobs.Job], Callable[[Stopwatch], Answer]]
 
 
 def contest(prepare: Contestant) -> None:
-    """Read the job named on the command line, prepare (untimed), solve (timed), print."""
+    """Read the job named on the command line, prepare (untimed), solve (timed), print; embed where a file is named."""
     job = jobs.read(Path(sys.argv[1]))
     solve = prepare(job)
     baseline = _reset_peak()
@@ -69,7 +73,19 @@ def contest(prepare: Contestant) -> None:
     seconds = watch.seconds
     processor = time.process_time() - processor
     peak = _peak() - baseline
-    print(json.dumps(_line(answer, watch, seconds, processor, peak)))
+    embedding = _embed(answer, Path(sys.argv[2])) if job.new_examples is not None and len(sys.argv) > 2 else {}
+    print(json.dumps({**_line(answer, watch, seconds, processor, peak), **embedding}))
+
+
+def _embed(answer: Answer, output: Path) -> dict[str, float]:
+    """Write the embeddings of the job's examples and of the new ones; seconds of the latter."""
+    if answer.embed is None:
+        return {}
+    started = time.perf_counter()
+    new = answer.embed()
+    seconds = time.perf_counter() - started
+    np.savez(output, train=answer.train, test=new)
+    return {"embed_seconds": seconds}
 
 
 def _line(answer: Answer, watch: Stopwatch, seconds: float, processor: float, peak: int) -> dict:

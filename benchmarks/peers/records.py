@@ -57,13 +57,14 @@ class Records:
         return [row for row in self.rows if all(row[name] == value for name, value in wanted.items())]
 
     def is_over(self, key: Key, contestant: str) -> bool:
-        """Whether it was over the budget, or projected, or failed: it is not tried again, nor at a larger N."""
-        smaller = [
+        """Whether it was over the budget, or failed, or was projected: not tried again, nor at a larger N if over."""
+        same = [
             row for row in self.rows
-            if row["contestant"] == contestant and row["examples"] <= key.examples and row["status"] != "done"
+            if row["contestant"] == contestant
             and all(row[name] == getattr(key, name) for name in ("network", "kernel", "rank", "condition"))
         ]  # fmt: skip
-        return bool(smaller)
+        here = any(row["status"] != "done" for row in same if row["examples"] == key.examples)
+        return here or any(row["status"] == "over budget" for row in same if row["examples"] < key.examples)
 
     def add(
         self, key: Key, contestant: str, number: int, found: dict[str, Any], reference: Reference, facts: dict[str, Any]

@@ -29,8 +29,8 @@ class Contestant:
     program: str
     environment: str
     plain_only: bool = False
-    library: bool = False
-    solves: bool = True
+    setting: str = "tol"  # what stands behind the @ of its name
+    embeds: bool = False  # it also maps new examples, which a probe then reads
 
     @property
     def lines(self) -> int:
@@ -46,8 +46,16 @@ def lines_of_user(source: str) -> int:
 
 REGISTRY: dict[str, Contestant] = {
     "script": Contestant("PyTorch script", "script", "torch"),
-    "nfk": Contestant("nfk", "nfk_jax", "nfk"),
-    "nfk-torch": Contestant("nfk, PyTorch module", "nfk_torch", "nfk"),
-    "floor-torch": Contestant("floor, PyTorch", "floor_torch", "torch", solves=False),
-    "floor-jax": Contestant("floor, JAX", "floor_jax", "nfk", solves=False),
+    "nfk": Contestant("nfk", "nfk_jax", "nfk", embeds=True),
+    "nfk-torch": Contestant("nfk, PyTorch module", "nfk_torch", "nfk", embeds=True),
+    "paper": Contestant("the paper's algorithm", "paper", "nfk"),
+    "curvlinops": Contestant("curvlinops and SciPy's svds", "curvlinops_scipy", "curvlinops"),
+    "matfree": Contestant("matfree's Golub-Kahan-Lanczos", "matfree_lanczos", "matfree"),
+    "neural-tangents": Contestant(
+        "neural-tangents and TruncatedSVD", "neural_tangents_svd", "neural-tangents", plain_only=True
+    ),
+    "nngeometry": Contestant("nngeometry's Gram matrix", "nngeometry_gram", "nngeometry", plain_only=True),
+    "projection": Contestant("random projection", "projection", "torch", setting="numbers", embeds=True),
+    "floor-torch": Contestant("floor, PyTorch", "floor_torch", "torch"),
+    "floor-jax": Contestant("floor, JAX", "floor_jax", "nfk"),
 }

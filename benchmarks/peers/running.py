@@ -42,11 +42,19 @@ class Condition:
         return {} if self.pin is None else ONE_THREAD
 
 
-def measure(name: str, job: Path, budget: float, condition: Condition, environments: Path) -> dict[str, Any]:
+def measure(
+    name: str, job: Path, budget: float, condition: Condition, environments: Path, embeddings: Path | None = None
+) -> dict[str, Any]:
     """What the contestant printed, with its status: "done", "over budget" or "failed" with the reason."""
     contestant = REGISTRY[name]
     module = f"benchmarks.peers.contestants.{contestant.program}"
-    return run(contestant.environment, [module, str(job)], budget + IMPORTS, condition, environments)
+    return run(
+        contestant.environment,
+        [module, str(job), *([str(embeddings)] if embeddings else [])],
+        budget + IMPORTS,
+        condition,
+        environments,
+    )
 
 
 def run(environment: str, module: list[str], limit: float, condition: Condition, environments: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
@@ -19,23 +19,61 @@ FLOOR = "floor"
 HALF_OF_MEMORY = 0.5
 
 
+NOT_YET = "Not measured yet: `python -m benchmarks.peers`.\n"
+
+
 def summary(results: dict) -> str:
     """One table a network, kernel and condition: seconds, worst relative error and memory of every contestant."""
+    if not results:
+        return NOT_YET
     cells = medians(results["measurements"])
-    cells += floors(cells, results["environment"])
-    parts = []
-    for job, group in groupby(sorted(cells, key=lambda cell: _of(cell, JOB)), key=lambda cell: _of(cell, JOB)):
-        parts += [_title(*job), "", *_table(list(group)), ""]
+    solvers = [cell for cell in cells if not cell["contestant"].startswith("projection")]
+    parts = _by_job(solvers + floors(cells, results["environment"]), _table)
     return "\n".join([_measured(results), "", *parts])
 
 
 def times_to_error(results: dict) -> str:
-    """The least seconds of any setting of a contestant that reached the error."""
+    """The least seconds of any setting of a contestant that reached the error: to 1e-3 / to 1e-6."""
+    if not results:
+        return NOT_YET
     cells = [cell for cell in medians(results["measurements"]) if cell["error"] is not None]
-    parts: list[str] = []
+    return "\n".join(_by_job(cells, _targets))
+
+
+def embeddings(results: dict) -> str:
+    """Time and probe accuracy of those who embed new examples."""
+    if not results:
+        return NOT_YET
+    cells = [cell for cell in medians(results["measurements"]) if cell["probe"]]
+    return "\n".join(_by_job(cells, _probes))
+
+
+def busy(results: dict) -> str:
+    """Seconds beside a process that spins on every core, over those on an idle machine."""
+    if not results:
+        return NOT_YET
+    cells = [
+        cell for cell in medians(results["measurements"]) if cell["status"] == "done" and cell["error"] is not None
+    ]
+    place = lambda cell: (cell["network"], cell["kernel"], *_of(cell, SIZE), cell["contestant"])  # noqa: E731
+    idle = {place(cell): cell["seconds"] for cell in cells if cell["condition"] == "idle"}
+    lines = head("network", "N, k", "contestant", "idle", "busy", "ratio")
+    for cell in cells:
+        if cell["condition"] == "busy" and place(cell) in idle:
+            before = idle[place(cell)]
+            lines.append(
+                f"| {cell['network']} | {cell['examples']:,}, {cell['rank']} | {_label(cell['contestant'])} | "
+                f"{before:.1f} s | {cell['seconds']:.1f} s | {cell['seconds'] / before:.1f} |"
+            )
+    return "\n".join([*lines, ""])
+
+
+def _by_job(cells: list[Row], table: Callable[[list[Row]], list[str]]) -> list[str]:
+    """A titled table for each network, kernel and condition."""
+    parts = []
     for job, group in groupby(sorted(cells, key=lambda cell: _of(cell, JOB)), key=lambda cell: _of(cell, JOB)):
-        parts += [_title(*job), "", *_targets(list(group)), ""]
-    return "\n".join(parts)
+        parts += [_title(*job), "", *table(list(group)), ""]
+    return parts
 
 
 def medians(measurements: Iterable[Row]) -> list[Row]:
@@ -47,14 +85,17 @@ def medians(measurements: Iterable[Row]) -> list[Row]:
 def _median(rows: list[Row]) -> Row:
     done = [row for row in rows if row["status"] == "done"]
     chosen = done or rows[-1:]
-    middle = lambda name: float(np.median([row[name] for row in chosen])) if chosen[0].get(name) is not None else None  # noqa: E731
+
+    def middle(name: str) -> float | None:
+        return None if chosen[0].get(name) is None else float(np.median([row[name] for row in chosen]))
+
     return {
         **{name: rows[0][name] for name in (*JOB, *SIZE, "contestant", "parameters")},
         "status": "done" if done else rows[-1]["status"], "rounds": len(done), "reason": rows[-1].get("reason"),
+        "probe": chosen[0].get("probe"), "embed_seconds": middle("embed_seconds"),
         "budget": rows[-1].get("budget_seconds"),
         "seconds": middle("seconds"), "projected": middle("projected_seconds"), "bytes": middle("peak_bytes"),
         "error": middle("worst_relative_error"), "rounding": rows[0].get("error_of_float32_gradients"),
-        "spread": [min(row["seconds"] for row in done), max(row["seconds"] for row in done)] if done else None,
         "facts": [row.get("facts", {}) for row in chosen],
     }  # fmt: skip
 
@@ -122,7 +163,8 @@ def _label(name: str) -> str:
     if name == FLOOR:
         return "*the floor*"
     base, _, setting = name.partition("@")
-    return REGISTRY[base].title + (f", `tol={setting}`" if setting else "")
+    contestant = REGISTRY[base]
+    return contestant.title + (f", `{contestant.setting}={setting}`" if setting else "")
 
 
 def _lines(name: str) -> str:
@@ -144,7 +186,7 @@ def _text(cell: Row | None, fastest: float) -> str:
     if cell["status"] == "over budget":
         return "over the budget" if cell["budget"] is None else f"over {cell['budget']:,.0f} s"
     if cell["status"] == "projected":
-        return f"{cell['projected']:,.0f} s, projected"
+        return f"at least {cell['projected']:,.0f} s, projected"
     seconds = f"{cell['seconds']:.1f} s" if cell["seconds"] < 100 else f"{cell['seconds']:,.0f} s"
     parts = [f"**{seconds}**" if cell["seconds"] == fastest else seconds]
     if cell["error"] is not None:
@@ -171,6 +213,26 @@ def _reached(cells: list[Row], target: float) -> str:
     """The least seconds with an error of at most the target, or twice what float32 gradients alone have."""
     times = [cell["seconds"] for cell in cells if cell["error"] <= max(target, 2 * (cell["rounding"] or 0))]
     return f"{min(times):.1f} s" if times else "not reached"
+
+
+def _probes(cells: list[Row]) -> list[str]:
+    sizes = sorted({_of(cell, SIZE) for cell in cells})
+    lines = head("embedding", "numbers", *(f"N = {n:,}" for n, _ in sizes))
+    for name in _order(cells):
+        own = {_of(cell, SIZE): cell for cell in cells if cell["contestant"] == name}
+        numbers = next(iter(own.values()))["probe"]["numbers"]
+        lines.append(f"| {_label(name)} | {numbers} | {' | '.join(_probe_text(own.get(size)) for size in sizes)} |")
+    return lines
+
+
+def _probe_text(cell: Row | None) -> str:
+    if cell is None:
+        return "-"
+    probe = cell["probe"]
+    interval = f"{100 * probe['low']:.1f} to {100 * probe['high']:.1f}"
+    return (
+        f"{100 * probe['accuracy']:.1f} % ({interval}), {cell['seconds']:.1f} s, new ones {cell['embed_seconds']:.1f} s"
+    )
 
 
 def _measured(results: dict) -> str:

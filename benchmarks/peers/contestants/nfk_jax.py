@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 # user: begin
 import nfk
 
@@ -28,7 +30,8 @@ def options(job: Job, sample: Callable) -> dict[str, Any]:
 def answer(embedding: nfk.Embedding, new_examples: Any) -> Answer:
     certificate = float(embedding.residuals.max())
     facts = {"passes": embedding.passes, "certificate": certificate, "plan": str(embedding.plan)}
-    return Answer(embedding.eigenvalues, facts, embed=lambda: embedding(new_examples))
+    train = embedding.left * embedding.singular_values
+    return Answer(embedding.eigenvalues, facts, train=train, embed=lambda: np.asarray(embedding(new_examples)))
 
 
 def prepare(job: Job) -> Callable[[Stopwatch], Answer]:

@@ -21,6 +21,7 @@ from benchmarks.peers.measure import Answer, Stopwatch, contest
 
 BATCH = {"resnet-18": 8, "critic": 32, "wrn-16-2": 32}  # the fastest of 8, 16, 32, 64, 128; 64 elsewhere
 TILE = 512  # columns of the Gram matrix at a time, from the diagonal down
+SMALLEST = 256  # rows of a tile where not all are kept are a multiple of this
 
 
 def prepare(job: Job) -> Callable[[Stopwatch], Answer]:
@@ -61,7 +62,7 @@ def prepare(job: Job) -> Callable[[Stopwatch], Answer]:
             values, basis = kept(watch)
         else:
             fill = lambda x, out: gradients(score, params, x, batch, out)  # noqa: E731
-            tiles = script_tiles.Tiles(X, fill, max(256, rows // 256 * 256), P)
+            tiles = script_tiles.Tiles(X, fill, max(SMALLEST, rows // SMALLEST * SMALLEST), P)
             values, basis = tiles.solve(samples, job.settings, moments, watch)
         return Answer(values.double().numpy(), {"rows_kept": rows, "batch": batch, "basis": list(basis.shape)})
 

@@ -69,7 +69,8 @@ class Tiles:
             tile = self.rows(a, a + len(self.G), self.G)
             end = a + len(tile)
             for b in range(0, len(tile), STEP):
-                K[a + b : end, a + b : a + b + STEP] = tile[b:] @ tile[b : b + STEP].T
+                block = tile[b : b + STEP]
+                K[a + b : end, a + b : a + b + len(block)] = tile[b:] @ block.T
             for b in range(end, N, FEW):
                 other = self.rows(b, b + FEW, self.few)
                 K[b : b + len(other), a:end] = other @ tile.T
