@@ -46,7 +46,7 @@ class Counted:
 
 
 class TestLedger:
-    def kept(self, kind: str, folder, measure, settings=Settings(), *arguments) -> dict:  # noqa: B008
+    def kept(self, kind: str, folder, measure, settings=Settings(), *arguments) -> dict:
         """By a ledger that has just been opened, as a second run would."""
         return getattr(Ledger("toy", folder, silent), kind)("a", measure, settings, *arguments)
 

@@ -139,8 +139,7 @@ class GradientOperator:
             store = self._room()
             base = 0 if self._kept is None else rows.start
             first, last = rows.start // outputs, rows.stop // outputs
-            for begin, end, leaves in stream.microbatches(mean, scale, first, last):
-                store.write(base + (begin - first) * outputs, leaves, (end - begin) * outputs)
+            stream.write(store, base, mean, scale, first, last)
             yield rows, store.block(slice(base, base + rows.stop - rows.start))
         self._filled = self._kept is not None
 

@@ -56,7 +56,7 @@ def gradient_batches(p: Problem, space: Space, budget: int, spare: int, chunks: 
     """
     unrolled = space is HOST and p.unroll and p.parameters >= UNROLL_FROM and p.outputs == 1
     most = max(CHUNK_ROWS // p.outputs, 1)
-    suitable = UNROLLED if unrolled else min(max(MICROBATCH_BYTES // p.row_bytes, 4), MOST_MICROBATCH)
+    suitable = UNROLLED if unrolled else min(max(MICROBATCH_BYTES // p.row_bytes, p.microbatch), MOST_MICROBATCH)
     suitable = min(suitable if space is HOST else most, p.examples)
     network = 3 * p.outputs * (p.activation_bytes + p.column_bytes)
     gathered = p.row_bytes if chunks else 0
