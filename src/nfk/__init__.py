@@ -6,6 +6,7 @@ from typing import Any
 from nfk.bounds import importance_weighted
 from nfk.bridges import from_equinox, from_nnx
 from nfk.dataset import DatasetVector, dataset_vector
+from nfk.doctor import Diagnosis, Finding, doctor
 from nfk.embedding import Embedding, load
 from nfk.fitting import fit, plan
 from nfk.kernel import gram
@@ -17,9 +18,9 @@ from nfk.sampling import ChainWarning, langevin
 from nfk.solve import ConvergenceWarning, Interrupted
 
 __all__ = [
-    "ChainWarning", "ConvergenceWarning", "DatasetVector", "Embedding", "Interrupted", "Model", "Plan", "classifier",
-    "dataset_vector", "density", "energy", "fit", "from_equinox", "from_nnx", "gan", "gram", "importance_weighted",
-    "langevin", "load", "merge", "network", "plan", "vae",
+    "ChainWarning", "ConvergenceWarning", "DatasetVector", "Diagnosis", "Embedding", "Finding", "Interrupted", "Model",
+    "Plan", "classifier", "dataset_vector", "density", "doctor", "energy", "fit", "from_equinox", "from_nnx", "gan",
+    "gram", "importance_weighted", "langevin", "load", "merge", "network", "plan", "vae",
 ]  # fmt: skip
 
 __version__ = "0.3.0"

@@ -20,6 +20,7 @@ Example = Any
 Batch = Any  # examples with a leading axis
 Rows = list[Any]  # gradients leaf by leaf: arrays of (rows, size of the leaf), or lists of such arrays
 Noise = Literal["none", "common", "own"]
+Batching = Literal["vmap", "unrolled", "patches"]  # how the gradients of a microbatch are computed together
 
 
 class NotAScore(ValueError):
@@ -32,12 +33,12 @@ class NetworkChanged(RuntimeError):
 
 @dataclass(frozen=True)
 class Cost:
-    """One forward pass over one example. `unroll` says that a CPU prefers its examples one after another to a vmap,
-    `microbatch` how many gradients are worth computing at once however large they are."""
+    """One forward pass over one example; `patch_bytes` are more that its convolutions take as patches, 0 without any;
+    `microbatch` is how many gradients are worth computing at once however large they are."""
 
     flops: float
     activation_bytes: int
-    unroll: bool
+    patch_bytes: int = 0
     microbatch: int = 4
 
 
@@ -106,7 +107,7 @@ class Network(ABC):
 
     @abstractmethod
     def differentiate(
-        self, key: jax.Array, outputs: int, unrolled: bool = False, device: jax.Device | None = None
+        self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: jax.Device | None = None
     ) -> Differentiator:
         """The derivatives of the score, for one key of its randomness, computed on `device`."""
 

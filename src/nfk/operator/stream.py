@@ -55,6 +55,7 @@ class GradientStream:
         if room is None or not self.differentiator.writes:
             for begin, end, leaves in self.microbatches(mean, scale, start, stop):
                 store.write(base + (begin - start) * self.outputs, leaves, (end - begin) * self.outputs)
+                del leaves  # before the next microbatch is begun: the plan counts two of them
             return
         for begin, end, batch in run(lambda batch: batch, self.examples, start, stop, self.microbatch, self.reporter):
             place = room[(begin - start) * self.outputs : (end - start) * self.outputs]
@@ -62,8 +63,8 @@ class GradientStream:
             self.differentiator.rows_into(place, mean, scale, filled)
 
     def pieces(self, vector: np.ndarray) -> list:
-        """A vector of length P where the derivatives are computed, cut into leaves."""
-        return self.layout.pieces(self.space.lend(vector))
+        """A vector of length P cut into leaves, where the derivatives are computed."""
+        return [self.space.lend(piece) for piece in self.layout.pieces(vector)]
 
     def check_finite(self, norms: Any, begin: int, end: int) -> None:
         """Every gradient is finite, or the error names the first example whose is not."""

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nfk.layout import Layout, PathFilter
 from nfk.model.fingerprint import fingerprint
 from nfk.model.in_jax import kind_of
-from nfk.model.interface import Cost, Differentiator, Example, Network, NetworkChanged, NotAScore
+from nfk.model.interface import Batching, Cost, Differentiator, Example, Network, NetworkChanged, NotAScore
 from nfk.torch.derivatives import ByLayer, OneByOne, Vectorised
 from nfk.torch.tensors import borrowed, check_module, contents, nested, state, widened
 
@@ -122,9 +122,9 @@ class TorchNetwork(Network):
             )
 
     def differentiate(
-        self, key: jax.Array, outputs: int, unrolled: bool = False, device: jax.Device | None = None
+        self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: jax.Device | None = None
     ) -> Differentiator:
-        return (ByLayer if self.vectorised and not unrolled else OneByOne)(self, key, outputs, device)
+        return (ByLayer if self.vectorised and batching != "unrolled" else OneByOne)(self, key, outputs, device)
 
     @property
     def has_formulas(self) -> bool:
@@ -159,7 +159,7 @@ class TorchNetwork(Network):
         hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes), lambda kept: kept)
         with FlopCounterMode(display=False) as counter, hooks:
             self.scores(leaves, *self.example(example, jax.random.key(0)))
-        return Cost(float(counter.get_total_flops()), sum(kept), unroll=False, microbatch=MICROBATCH)
+        return Cost(float(counter.get_total_flops()), sum(kept), microbatch=MICROBATCH)
 
     def result(self, example: Example) -> jax.ShapeDtypeStruct:
         """The shape of the score, after a trial of it and, where it is to be vectorised, of its gradient."""
