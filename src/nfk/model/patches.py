@@ -1,7 +1,7 @@
 """The derivative of a convolution in its weights as a matrix product for each example.
 
-    y_o     = sum over offsets k of  x_(o + k) w_k
-    dw_k    = sum over positions o of  x_(o + k)' dy_o        patches(x) dy:  (window x channels, positions) (positions, features)
+    y_o  = sum over offsets k of  x_(o + k) w_k
+    dw_k = sum over positions o of  x_(o + k)' dy_o:   (window x channels, positions) times (positions, features)
 
 XLA computes y and the derivative in x for a whole batch at once, as it shares w. Its derivative in w is a sum over the
 batch; under vmap, which asks for one per example, it becomes a convolution with as many groups as examples, and that is

@@ -1,8 +1,8 @@
 """A traced function, evaluated with some of its equations computed in another way.
 
 The trace is JAX's own (`jax.make_jaxpr`), and what is not replaced is evaluated by JAX as it stands, so every custom
-derivative rule stays in force. Programs inside a program (of `jit`, `checkpoint`, `scan`, `cond`) are entered where they
-hold an equation that has a replacement; those with a derivative rule of their own never are.
+derivative rule stays in force. Programs inside a program (of `jit`, `checkpoint`, `scan`, `cond`) are entered where
+they hold an equation that has a replacement; those with a derivative rule of their own never are.
 """
 
 from __future__ import annotations
