@@ -173,6 +173,9 @@ class HostStore(Store):
                     self.array[row:end, place] = np.asarray(part)[: end - row]
                     row = end
 
+    def room(self, first: int, count: int) -> np.ndarray:
+        return self.array[first : first + count]
+
     def block(self, rows: slice) -> Block:
         return self.array[rows]
 
