@@ -110,16 +110,19 @@ def _where(way: Way) -> str:
     return "gradients kept in memory" if way.keep else products
 
 
-def plan_fit(problem: Problem, rank: int | float, options: Options) -> Plan:
-    """The cheapest way that fits in the budget, or a `MemoryError` that says what to change."""
+def plan_fit(problem: Problem, rank: int | float, options: Options, rates: Rates | None = None) -> Plan:
+    """The cheapest way that fits in the budget, or a `MemoryError` that says what to change.
+
+    At the `rates` given, or at typical ones for a short fit and at those of this machine for a long one.
+    """
     target = Target.of(rank, problem)
     if target.variance is not None and options.method == "power":
         raise ValueError(f"rank={rank} is a fraction, but method='power' needs a number of components")
     if options.engine == "products" and problem.why_no_products:
         raise ValueError(f"engine='products' is not possible here: {problem.why_no_products}; use engine='gradients'")
-    fitting = _fitting(problem, target, options, TYPICAL)
+    fitting = _fitting(problem, target, options, rates or TYPICAL)
     best = min(fitting, key=lambda way: way.seconds)
-    if best.seconds > WORTH_MEASURING_SECONDS:
+    if rates is None and best.seconds > WORTH_MEASURING_SECONDS:
         fitting = _fitting(problem, target, options, measured())
         best = min(fitting, key=lambda way: way.seconds)
     rival = _rival(best, fitting)
