@@ -138,7 +138,8 @@ def code(results: dict) -> str:
     }
     versions = list(results["revisions"])
     lines = [
-        "`src/nfk` without the experiments; `python -m benchmarks.code_metrics` writes `results/code.json`.",
+        "`src/nfk` without what stands around the library (command line, report, doctor, demo, runs, experiments);",
+        "`python -m benchmarks.code_metrics` writes `results/code.json`.",
         "",
         *head("", *(f"`{version}`" for version in versions)),
     ]
