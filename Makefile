@@ -11,7 +11,7 @@ endif
 help:
 	@echo "make demo         embed 5,000 real digits with a small network; table and figures (minutes)"
 	@echo "make test         the whole test suite"
-	@echo "make test-core    the tests of the library itself, without the lab's networks, data and experiments"
+	@echo "make test-core    the tests of the library itself, without the networks, data and experiments of reproduction/"
 	@echo "make families     every family of models on real data: results/families.json and the tables in docs/families.md"
 	@echo "make tasks        probing, few labels, distillation, inversion, ... on real data: results/tasks/ (hours; resumes)"
 	@echo "make bench        every benchmark in the README, as JSON in results/core.json (about half an hour)"
@@ -21,29 +21,29 @@ help:
 $(VENV)/ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nfk needs Python 3.11 or newer; name one with make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[lab]'
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[demo,reproduction]'
 	@touch $@
 
 # torch pinned and in one command with the rest, so that no other package chooses its version.
 $(VENV)/ready-test: $(VENV)/ready
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[lab,test]' torch==2.13.0
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[demo,reproduction,test]' torch==2.13.0
 	@touch $@
 
 demo: $(VENV)/ready
-	$(RUN) -m nfk.lab.demo
+	$(VENV)/bin/nfk demo --force
 
 test: $(VENV)/ready-test
 	$(RUN) -m pytest
 
 test-core: $(VENV)/ready-test
-	$(RUN) -m pytest -m "not lab"
+	$(RUN) -m pytest -m "not reproduction"
 
 families: $(VENV)/ready
-	$(RUN) -m nfk.lab.families
+	$(RUN) -m reproduction families
 	$(RUN) -m benchmarks.report
 
 tasks: $(VENV)/ready
-	$(RUN) -m nfk.lab.tasks
+	$(RUN) -m reproduction tasks
 	$(RUN) -m benchmarks.report
 
 bench: $(VENV)/ready

@@ -139,7 +139,7 @@ def code(results: dict) -> str:
     }
     versions = list(results["revisions"])
     lines = [
-        "`src/nfk` without the lab; `python -m benchmarks.code_metrics` writes `results/code.json`.",
+        "`src/nfk` without the experiments; `python -m benchmarks.code_metrics` writes `results/code.json`.",
         "",
         *head("", *(f"`{version}`" for version in versions)),
     ]

@@ -28,13 +28,13 @@ def imports(path: Path) -> set[str]:
 
 
 def files() -> list[tuple[str, Path]]:
-    """Every file of the package but the lab's, with the module of the table that it belongs to."""
+    """Every file of the package, with the module of the table that it belongs to."""
     every = [(path.relative_to(SOURCE).parts[0].removesuffix(".py"), path) for path in SOURCE.rglob("*.py")]
-    return [(module, path) for module, path in every if module not in ("__init__", "lab")]
+    return [(module, path) for module, path in every if module != "__init__"]
 
 
 def test_every_module_is_in_the_table_and_the_table_is_sorted():
-    assert {module for module, _ in files()} | {"lab"} == set(layers())
+    assert {module for module, _ in files()} == set(layers())
     assert list(layers().values()) == sorted(layers().values())
 
 

@@ -112,7 +112,7 @@ def langevin_step(gradient: Any, step_size: float, temperature: float, low: floa
     try:
         import blackjax
     except ImportError as error:
-        raise ImportError("Langevin sampling uses blackjax: pip install blackjax, or pip install 'nfk[lab]'") from error
+        raise ImportError("Langevin sampling uses blackjax: pip install blackjax") from error
     sgld: Any = blackjax.sgld(lambda x, _: gradient(x))
     return lambda x, key: reflected(sgld.step(key, x, None, step_size, temperature), low, high)
 
