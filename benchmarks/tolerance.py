@@ -28,7 +28,7 @@ from jax import lax
 import nfk
 from benchmarks.peers import jax_networks, making
 from nfk import tasks
-from nfk.lab import data
+from reproduction import data
 
 ROOT = Path(__file__).parents[1]
 TOLERANCES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3)
