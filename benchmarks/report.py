@@ -12,6 +12,7 @@ from benchmarks.history import table as history
 from benchmarks.peers import tables as peers
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
+from benchmarks.tolerance_table import table as tolerance
 
 ROOT = Path(__file__).parents[1]
 
@@ -150,7 +151,7 @@ def code(results: dict) -> str:
 
 BENCHMARKS = {
     "peers": peers.summary, "peers:errors": peers.times_to_error, "peers:embeddings": peers.embeddings,
-    "peers:busy": peers.busy, "history": history,
+    "peers:busy": peers.busy, "tolerance": tolerance, "history": history,
 }  # fmt: skip
 
 TABLES = (
