@@ -119,8 +119,8 @@ class Compiled(Differentiator):
     """The derivatives of a score written in JAX.
 
     `batching` is how a microbatch is differentiated, a choice of cost alone. "vmap" makes grouped convolutions of the
-    per-example gradients of weights, which are slow on a CPU; "patches" makes matrix products of them; "unrolled" writes
-    the examples one after another, so that there is nothing to group.
+    per-example gradients of weights, which are slow on a CPU; "patches" makes matrix products of them; "unrolled"
+    writes the examples one after another, so that there is nothing to group.
     """
 
     functions: Functions

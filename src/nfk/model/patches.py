@@ -1,7 +1,7 @@
 """The derivative of a convolution in its weights as a matrix product for each example.
 
-    y_o     = sum over offsets k of  x_(o + k) w_k
-    dw_k    = sum over positions o of  x_(o + k)' dy_o        patches(x) dy:  (window x channels, positions) (positions, features)
+    y_o  = sum over offsets k of  x_(o + k) w_k
+    dw_k = sum over positions o of  x_(o + k)' dy_o:   (window x channels, positions) times (positions, features)
 
 XLA computes y and the derivative in x for a whole batch at once, as it shares w. Its derivative in w is a sum over the
 batch; under vmap, which asks for one per example, it becomes a convolution with as many groups as examples, and that is
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +72,9 @@ def _weight_gradient(x: jax.Array, dy: jax.Array, shape: Sequence[int], params: 
     window = [shape[axis] for axis in numbers.rhs_spec[2:]]
     if _is_transposed(params):
         # x_i meets dy at i * stride + low - k: the windows lie in dy, and run backwards.
-        low = [(size - 1) * step - pad for size, step, (pad, _) in zip(window, dilation, params["padding"], strict=True)]
+        low = [
+            (size - 1) * step - pad for size, step, (pad, _) in zip(window, dilation, params["padding"], strict=True)
+        ]
         seen = _windows(dy, low, (1,) * len(window), window, dilation, params["lhs_dilation"], x.shape[2:])
         dw = jnp.flip(_product(seen, x).swapaxes(1, 2), 0)
     else:

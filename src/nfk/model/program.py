@@ -1,8 +1,8 @@
 """A traced function, evaluated with some of its equations computed in another way.
 
 The trace is JAX's own (`jax.make_jaxpr`), and what is not replaced is evaluated by JAX as it stands, so every custom
-derivative rule stays in force. Programs inside a program (of `jit`, `checkpoint`, `scan`, `cond`) are entered where they
-hold an equation that has a replacement; those with a derivative rule of their own never are.
+derivative rule stays in force. Programs inside a program (of `jit`, `checkpoint`, `scan`, `cond`) are entered where
+they hold an equation that has a replacement; those with a derivative rule of their own never are.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def as_it_stands(equation: JaxprEqn) -> Computation:
     single = Jaxpr((), inputs, outputs, [equation], equation.effects, DebugInfo("nfk", "one equation", None, None))
 
     def compute(*values: Any) -> list:
-        known = {atom: value for atom, value in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)}
+        known = {
+            atom: value for atom, value in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)
+        }
         results = iter(jax.core.eval_jaxpr(single, (), *(known[atom] for atom in inputs)))
         return [None if isinstance(variable, DropVar) else next(results) for variable in equation.outvars]
 
