@@ -45,7 +45,7 @@ np.savez(output, right=fitted.right, left=fitted.left, eigenvalues=fitted.eigenv
 """
 
 
-def main(kills: int = 24, examples: int = 512, only: Section | None = None, output: Path | None = None) -> None:
+def main(kills: int = 24, examples: int = 1024, only: Section | None = None, output: Path | None = None) -> None:
     """Run both sections and print one JSON object.
 
     Args:
