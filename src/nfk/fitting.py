@@ -115,6 +115,7 @@ def fit(
             with interrupts.deferred(), Reporter(progress).running() as run.reporter:
                 run.embedding = run(Examples(X))
         except KeyboardInterrupt:
+            run.checkpoint.pause()
             result = run.salvaged()
             _save(result, save)
             raise Interrupted(_interrupted_text(result) + run.checkpoint.how_to_go_on(), result) from None
