@@ -269,13 +269,11 @@ def test_json_is_one_object_and_nothing_else(fitted, nfk_command):
 class TestDoctorAndReport:
     def test_a_sound_model_is_exit_code_0_and_a_sick_one_1(self, here, nfk_command):
         pytest.importorskip("nfk.doctor")
-        asked = ("x.npy", "--rank", 4)
-        assert nfk_command("doctor", "mine.py:model", *asked).code == 0
-        (here / "sick.py").write_text(
-            "import numpy as np, nfk\n"
-            "def model():\n    return nfk.energy(lambda w, x: (w * x).sum() / (w.sum() * 0), np.ones(6, 'float32'))\n"
-        )
-        done = nfk_command("doctor", "sick.py:model", *asked, "--json")
+        assert nfk_command("doctor", "mine.py:model", "x.npy", "--rank", 4).code == 0
+        X = np.load("x.npy")
+        X[3, 2] = np.nan
+        np.save("sick.npy", X)
+        done = nfk_command("doctor", "mine.py:model", "sick.npy", "--rank", 4, "--json")
         assert done.code == 1
         assert not done.facts["ok"]
 
