@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import numpy as np
 from rich.console import Console
 
-from nfk.cli.models import model_named, tokenizer_folder
+from nfk.cli.models import model_named
 from nfk.cli.options import DataName, Force, Memory, Method, ModelName, Rank, Seed, command_line, path_option
 from nfk.cli.plan import show_plan
 from nfk.cli.reading import Data, Reading, read
 from nfk.cli.refusal import refuse_existing
 from nfk.cli.saying import Saying, Spoken, pairs, percent
+from nfk.cli.texts import tokenizer_folder
 from nfk.cli.words import option
 from nfk.embedding import Embedding
 from nfk.fitting import fit as fit_embedding
