@@ -81,6 +81,7 @@ class Plan:
         how = "" if self.batches.batching == "vmap" else f", {self.batches.batching}"
         lines = [
             f"Plan: {p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {way.target}",
+            *([f"  network   {p.note}"] if p.note else []),
             f"  method    {_words(way)}",
             f"  engine    {way.engine}{' (close: both will be timed)' if self.rival else ''}, {_where(way)}",
             f"  batches   {self.batches.gradients} examples through the network{how}, "
