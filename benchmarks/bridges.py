@@ -121,8 +121,8 @@ def compare(name: str, shape: dict[str, Any], count: int, quick: bool) -> dict[s
 def one_pass(embedding: nfk.Embedding, X: np.ndarray) -> Callable[[], Any]:
     """All per-example gradients of X, in the batches of the plan, normalised."""
     model, size = embedding.model, embedding.plan.batches.gradients
-    unrolled = embedding.plan.batches.unrolled
-    differentiator = model.network.differentiate(embedding.score_key, embedding.outputs, unrolled)
+    batching = embedding.plan.batches.batching
+    differentiator = model.network.differentiate(embedding.score_key, embedding.outputs, batching)
     mean, scale = (model.layout.pieces(jnp.asarray(v)) for v in (embedding.moments.mean, embedding.moments.scale))
 
     def run() -> None:

@@ -1,4 +1,7 @@
-"""How the source reads, in numbers, for one or more revisions: `python -m benchmarks.code_metrics --revisions A B`."""
+"""How the source reads, in numbers, for one or more revisions.
+
+`python -m benchmarks.code_metrics --revisions 0.3.0=37e3203 "working tree" --output results/code.json`
+"""
 
 from __future__ import annotations
 
@@ -102,12 +105,14 @@ def main(
     """Print the metrics of every revision as JSON.
 
     Args:
-        revisions: commits, tags or branches; the files on the disk when there are none.
+        revisions: commits, tags or branches, as NAME=REVISION to be shown under a name; the files on the disk when
+            there are none.
         paths: files and folders to count.
         without: those among them to leave out; the experiments were in `src/nfk/lab` up to version 0.3.
         output: a file for the same JSON.
     """
-    found = {revision: metrics(sources(revision, paths, without)) for revision in revisions}
+    named = {revision.split("=")[0]: revision.split("=")[-1] for revision in revisions}
+    found = {name: metrics(sources(revision, paths, without)) for name, revision in named.items()}
     text = json.dumps({"paths": paths, "without": without, "revisions": found}, indent=1) + "\n"
     print(text, end="")
     if output is not None:

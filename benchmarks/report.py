@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.history import table as history
+from benchmarks.peers import tables as peers
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
 
@@ -145,24 +147,30 @@ def code(results: dict) -> str:
     return "\n".join([*lines, ""])
 
 
+BENCHMARKS = {
+    "peers": peers.summary, "peers:errors": peers.times_to_error, "peers:embeddings": peers.embeddings,
+    "peers:busy": peers.busy, "history": history,
+}  # fmt: skip
+
 TABLES = (
     ("README.md", "core", core), ("README.md", "families", summary), ("README.md", "tasks", tasks),
     ("docs/families.md", "families", families),
     ("docs/bridges.md", "bridges", bridges),
     ("docs/architecture.md", "code", code),
+    *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
     *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
 )  # fmt: skip
 
 
 def read(path: Path) -> Any:
-    """A results file, or all files of a folder by name."""
+    """A results file, or all files of a folder by name; nothing where there is neither."""
     file = path.with_suffix(".json")
     return json.loads(file.read_text()) if file.exists() else {each.stem: read(each) for each in path.glob("*.json")}
 
 
 def updated(text: str, name: str, table: Callable[[Any], str]) -> str:
-    """The text with what stands between the marks of these results written anew."""
-    results = read(ROOT / "results" / name)
+    """The text with what stands between the marks of these results written anew; `file:part` reads the file."""
+    results = read(ROOT / ("benchmarks" if name == "history" else "results") / name.partition(":")[0])
     marks = re.compile(rf"(<!-- results:{name} -->\n).*?(<!-- /results:{name} -->)", re.DOTALL)
     return marks.sub(lambda match: match[1] + table(results) + match[2], text)
 

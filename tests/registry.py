@@ -14,7 +14,7 @@ import numpy as np
 
 import nfk
 from nfk import kernel
-from nfk.model import split_key
+from nfk.model import Batching, split_key
 from nfk.operator.moments import Moments, estimate
 from nfk.operator.stream import GradientStream
 from nfk.progress import Reporter
@@ -72,8 +72,8 @@ class Case:
             warnings.simplefilter("ignore", nfk.ConvergenceWarning)
             return nfk.fit(self.model, self.X, min(self.rows, self.model.layout.size))
 
-    def stream(self, microbatch: int = 7, space: Space = HOST, unrolled: bool = False) -> GradientStream:
-        differentiator = self.model.network.differentiate(split_key(0)[2], self.outputs, unrolled, space.device)
+    def stream(self, microbatch: int = 7, space: Space = HOST, batching: Batching = "vmap") -> GradientStream:
+        differentiator = self.model.network.differentiate(split_key(0)[2], self.outputs, batching, space.device)
         return GradientStream(differentiator, Examples(self.X), space, microbatch, Reporter(show=False))
 
     @cached_property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import weakref
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,7 @@ from registry import cnn, cnn_params, mlp, mlp_params, vectors
 import nfk
 from nfk.fitting import _Fit, faster
 from nfk.memory import available_bytes, parse_memory
+from nfk.model.in_jax import Compiled
 from nfk.planning import Options
 from nfk.planning.batches import MICROBATCH_BYTES
 from nfk.stream import Examples
@@ -226,6 +228,35 @@ def test_the_budget_is_kept(work, megabytes):
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert not report["keep"]
     assert report["used"] <= megabytes * MEGABYTE + (60 if work in ("fit", "products") else 15) * MEGABYTE
+
+
+@pytest.mark.parametrize("work", ["kept", "recomputed", "call", "parts", "kernel", "kernel of two", "data-set vector"])
+def test_no_more_than_two_microbatches_are_alive(monkeypatch, work):
+    """The plan counts two and what one needs while it is computed: when the next begins, one of the old is left."""
+    embedding = nfk.fit(MODEL, X[:50], 3)
+    begun, alive = [], []
+    rows = Compiled.rows
+
+    def watched(self, mean, scale, batch):
+        alive.append(sum(made() is not None for made in begun))
+        leaves = rows(self, mean, scale, batch)
+        begun.append(weakref.ref(leaves[0]))
+        return leaves
+
+    monkeypatch.setattr(Compiled, "rows", watched)
+    monkeypatch.setattr("nfk.planning.batches.MOST_MICROBATCH", 8)
+    monkeypatch.setattr("nfk.planning.planner.CALL_CHUNK_BYTES", 20 * 4 * MODEL.layout.size)
+    {
+        "kept": lambda: nfk.fit(MODEL, X, 3, method="krylov", keep=True, side="parameters"),
+        "recomputed": lambda: nfk.fit(MODEL, X, 3, keep=False, side="parameters"),
+        "call": lambda: embedding(X),
+        "parts": lambda: embedding.decompose(X),
+        "kernel": lambda: embedding.gram(X, memory="1MB"),
+        "kernel of two": lambda: embedding.gram(X[:50], X, memory="200kB"),
+        "data-set vector": lambda: nfk.dataset_vector(MODEL, X),
+    }[work]()
+    assert len(alive) > 10
+    assert max(alive) <= 1
 
 
 def test_flops_grow_with_the_rank_and_the_data():

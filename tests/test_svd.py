@@ -179,6 +179,14 @@ def test_small_components_of_a_kernel_matrix_are_improved_until_they_are_certifi
     assert svd.residuals.max() <= 1e-3
 
 
+@pytest.mark.parametrize("shape", [(100, 200), (200, 100)])
+def test_the_dense_baseline_sums_in_float64(shape):
+    """A Gram matrix in float32 would lose singular values below 3e-4 of the first."""
+    spectrum = 10.0 ** -np.linspace(0, 5, 60)
+    svd = decompose(matrix(spectrum, *shape, np.float32), 55, "exact", tol=0.1)
+    np.testing.assert_allclose(svd.singular_values, spectrum[:55], rtol=2e-2)
+
+
 @pytest.mark.parametrize("side", ["parameters", "examples"])
 def test_the_width_of_a_block_changes_nothing(side):
     V = matrix(0.9 ** np.arange(50), 70, 90)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from nfk import identity, packing
-from nfk.identity import Kind
+from nfk.identity import Kind, Shape, Shapes
 from nfk.model import Model, require_model
 from nfk.notebook import Shown
 from nfk.operator.gradients import GradientOperator
@@ -92,7 +92,7 @@ class Embedding(Shown):
         return self.left * self.singular_values.astype(self.left.dtype)
 
     @property
-    def example_shapes(self) -> Any:
+    def example_shapes(self) -> Shape | Shapes:
         """The shape of one example, or those of a pytree by path."""
         return self.kind.plain
 
@@ -213,7 +213,7 @@ class Embedding(Shown):
 
     def _stream(self, examples: Examples, batches: Batches, reporter: Reporter) -> GradientStream:
         network, device = self.model.network, self.space.device
-        differentiator = network.differentiate(self.score_key, self.outputs, batches.unrolled, device)
+        differentiator = network.differentiate(self.score_key, self.outputs, batches.batching, device)
         return GradientStream(differentiator, examples, self.space, batches.gradients, reporter)
 
     def _problem(self, examples: Examples) -> Problem:

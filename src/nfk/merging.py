@@ -11,7 +11,6 @@ so the joint matrix is L R' with L of N rows, R of P rows and k_1 + k_2 + 2 colu
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -127,7 +126,7 @@ def _checked_rank(rank: int | None, first: Embedding, second: Embedding, found: 
     return int(min(rank, found))
 
 
-def _check(first: Any, second: Any) -> None:
+def _check(first: Embedding, second: Embedding) -> None:
     for name, part in (("first", first), ("second", second)):
         if not isinstance(part, Embedding):
             raise TypeError(f"{name} is a {type(part).__name__}: pass what nfk.fit or nfk.load returned")

@@ -173,7 +173,7 @@ def _build(
     return assemble(family, network, sample, defaults, options)
 
 
-def check_options(family: str, options: dict, allowed: type, sample: Any, sampler: str) -> None:
+def check_options(family: str, options: dict, allowed: type, sample: object, sampler: str) -> None:
     """No option that the constructor does not have, and a sampler of two arguments."""
     names = allowed.__annotations__
     unknown = set(options) - set(names)
@@ -183,7 +183,7 @@ def check_options(family: str, options: dict, allowed: type, sample: Any, sample
         raise TypeError(f"sample must be a function of two arguments: {sampler} -> n examples")
 
 
-def assemble(family: str, network: Network, sample: Any, defaults: dict, options: dict) -> Model:
+def assemble(family: str, network: Network, sample: Sampler | None, defaults: dict, options: dict) -> Model:
     """A model from a constructor's defaults and its caller's options, which take precedence."""
     expectation = {"expectation": "data" if sample is None else "model"}
     return Model(family, network, sample, **{**expectation, **defaults, **options})

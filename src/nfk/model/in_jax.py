@@ -19,7 +19,8 @@ import numpy as np
 
 from nfk.layout import KEY, Layout, PathFilter
 from nfk.model.fingerprint import fingerprint
-from nfk.model.interface import Batch, Cost, Differentiator, Example, Network, Rows
+from nfk.model.interface import Batch, Batching, Cost, Differentiator, Example, Network, Params, Rows
+from nfk.model.patches import with_patches
 from nfk.model.tracing import cost_of
 
 HALF = ("bfloat16", "float16")
@@ -33,7 +34,7 @@ class JaxNetwork(Network):
     insists on half precision gets them as they are.
     """
 
-    score: Callable[..., Any] = field(kw_only=True)
+    score: Callable = field(kw_only=True)
     parameters: PathFilter = field(default=None, kw_only=True)
     wrapping: ClassVar[str] = "lambda params, x: network(params, x[None])[0]"
     sampler: ClassVar[str] = "sample(key, n)"
@@ -67,7 +68,7 @@ class JaxNetwork(Network):
             return chosen, others
         return [_widened(leaf) for leaf in chosen], [_widened(leaf) for leaf in others]
 
-    def score_of(self, params: Any, example: Example, key: jax.Array) -> jax.Array:
+    def score_of(self, params: Params, example: Example, key: jax.Array) -> jax.Array:
         """The score, with randomness from `key` (and from the example, if it has noise of its own)."""
         return self._functions.score_of(params, example, key)
 
@@ -105,21 +106,21 @@ class JaxNetwork(Network):
         return self._functions.cost(*self._leaves(), example, kind_of(example))
 
     def differentiate(
-        self, key: jax.Array, outputs: int, unrolled: bool = False, device: jax.Device | None = None
+        self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: jax.Device | None = None
     ) -> Compiled:
         chosen, others = self._leaves()
         if device is not None:
             chosen, others, key = jax.device_put((chosen, others, key), device)
-        return Compiled(self._functions, [jnp.asarray(leaf) for leaf in chosen], others, key, outputs, unrolled)
+        return Compiled(self._functions, [jnp.asarray(leaf) for leaf in chosen], others, key, outputs, batching)
 
 
 @dataclass(frozen=True)
 class Compiled(Differentiator):
     """The derivatives of a score written in JAX.
 
-    `unrolled` writes the examples of a microbatch one after another instead of under one vmap: on a CPU, XLA's
-    convolutions by one example are faster than the grouped convolutions that vmap makes of per-example weight
-    gradients (measured on a 0.6 million parameter discriminator: 1.2 against 1.5 to 2.3 plain batch gradients).
+    `batching` is how a microbatch is differentiated, a choice of cost alone. "vmap" makes grouped convolutions of the
+    per-example gradients of weights, which are slow on a CPU; "patches" makes matrix products of them; "unrolled"
+    writes the examples one after another, so that there is nothing to group.
     """
 
     functions: Functions
@@ -127,15 +128,14 @@ class Compiled(Differentiator):
     others: list
     key: jax.Array
     outputs: int
-    unrolled: bool
+    batching: Batching
 
     @property
     def layout(self) -> Layout:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.functions.layout
 
     def rows(self, mean: list, scale: list, batch: Batch) -> Rows:
-        function = self.functions.unrolled_rows if self.unrolled else self.functions.rows
-        return function(self.outputs, self.chosen, self.others, self.key, mean, scale, batch)
+        return self.functions.rows[self.batching](self.outputs, self.chosen, self.others, self.key, mean, scale, batch)
 
     def forward_product(self, columns: list, batch: Batch) -> jax.Array:
         return self.functions.forward(self.outputs, self.chosen, self.others, self.key, columns, batch)
@@ -150,14 +150,13 @@ class Functions:
     def __init__(self, score: Callable, layout: Layout, own_noise: bool) -> None:
         self.score, self.layout, self.own_noise = score, layout, own_noise
         self.evaluate, self.jacobian = jax.jit(self._evaluate), jax.jit(self._jacobian)
-        self.rows, self.unrolled_rows, self.forward, self.reverse = (
-            jax.jit(function, static_argnums=0)
-            for function in (self._rows, self._unrolled_rows, self._forward, self._reverse)
-        )
+        ways = {"vmap": self._rows, "unrolled": self._unrolled_rows, "patches": self._patch_rows}
+        self.rows = {batching: jax.jit(function, static_argnums=0) for batching, function in ways.items()}
+        self.forward, self.reverse = (jax.jit(f, static_argnums=0) for f in (self._forward, self._reverse))
         self._results: dict[tuple, Any] = {}
         self._costs: dict[str, Cost] = {}
 
-    def score_of(self, params: Any, example: Example, key: jax.Array) -> jax.Array:
+    def score_of(self, params: Params, example: Example, key: jax.Array) -> jax.Array:
         if self.own_noise:
             key = jax.random.fold_in(key, fingerprint(example))
         return self.score(params, example, key)
@@ -184,30 +183,38 @@ class Functions:
         """All scores of a batch in one vector, as a function of the chosen parameters."""
         return lambda chosen: jax.vmap(lambda x: self._evaluate(chosen, others, x, key))(batch).reshape(-1)
 
-    def _example_rows(self, outputs: int, chosen: list, others: list, key: jax.Array, example: Example) -> list:
+    def _example_rows(
+        self, evaluate: Callable, outputs: int, chosen: list, others: list, key: jax.Array, example: Example
+    ) -> list:
         """g(x), leaf by leaf: each (outputs, size of the leaf)."""
-        scores = lambda leaves: self._evaluate(leaves, others, example, key).reshape(outputs)  # noqa: E731
+        scores = lambda leaves: evaluate(leaves, others, example, key).reshape(outputs)  # noqa: E731
         gradient = jax.grad(lambda leaves: scores(leaves)[0])(chosen) if outputs == 1 else jax.jacrev(scores)(chosen)
         sizes = self.layout.sizes
         return [g.reshape(outputs, p).astype(self.layout.dtype) for g, p in zip(gradient, sizes, strict=True)]
 
     def _normalised(
-        self, outputs: int, chosen: list, others: list, key: jax.Array, mean: list, scale: list
+        self, evaluate: Callable, outputs: int, chosen: list, others: list, key: jax.Array, mean: list, scale: list
     ) -> Callable:
         def one(example: Example) -> list:
-            leaves = self._example_rows(outputs, chosen, others, key, example)
+            leaves = self._example_rows(evaluate, outputs, chosen, others, key, example)
             return [(leaf - z) * s for leaf, z, s in zip(leaves, mean, scale, strict=True)]
 
         return one
 
     def _rows(self, outputs: int, *arguments: Any) -> Rows:
+        return self._mapped_rows(self._evaluate, outputs, *arguments)
+
+    def _patch_rows(self, outputs: int, *arguments: Any) -> Rows:
+        return self._mapped_rows(with_patches(self._evaluate), outputs, *arguments)
+
+    def _mapped_rows(self, evaluate: Callable, outputs: int, *arguments: Any) -> Rows:
         *fixed, batch = arguments
-        leaves = jax.vmap(self._normalised(outputs, *fixed))(batch)
+        leaves = jax.vmap(self._normalised(evaluate, outputs, *fixed))(batch)
         return [leaf.reshape(leaf.shape[0] * leaf.shape[1], leaf.shape[2]) for leaf in leaves]
 
     def _unrolled_rows(self, outputs: int, *arguments: Any) -> Rows:
         *fixed, batch = arguments
-        one = self._normalised(outputs, *fixed)
+        one = self._normalised(self._evaluate, outputs, *fixed)
         size = len(jax.tree.leaves(batch)[0])
         parts = [one(jax.tree.map(lambda leaf, i=i: leaf[i], batch)) for i in range(size)]
         return [list(leaves) for leaves in zip(*parts, strict=True)]
@@ -232,7 +239,7 @@ class Functions:
 _shared_functions = lru_cache(maxsize=64)(Functions)
 
 
-def _is_pure(score: Any) -> bool:
+def _is_pure(score: object) -> bool:
     """A plain function, or a score made of one: equal ones compute the same. A method may depend on its object."""
     function = getattr(score, "function", score)
     return isinstance(function, FunctionType)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 import jax
+import numpy as np
 from jaxtyping import Float
 
 from nfk.layout import Layout
@@ -19,6 +20,7 @@ Example = Any
 Batch = Any  # examples with a leading axis
 Rows = list[Any]  # gradients leaf by leaf: arrays of (rows, size of the leaf), or lists of such arrays
 Noise = Literal["none", "common", "own"]
+Batching = Literal["vmap", "unrolled", "patches"]  # how the gradients of a microbatch are computed together
 
 
 class NotAScore(ValueError):
@@ -31,11 +33,13 @@ class NetworkChanged(RuntimeError):
 
 @dataclass(frozen=True)
 class Cost:
-    """One forward pass over one example. `unroll` says that a CPU prefers its examples one after another to a vmap."""
+    """One forward pass over one example; `patch_bytes` are more that its convolutions take as patches, 0 without any;
+    `microbatch` is how many gradients are worth computing at once however large they are."""
 
     flops: float
     activation_bytes: int
-    unroll: bool
+    patch_bytes: int = 0
+    microbatch: int = 4
 
 
 class Differentiator(ABC):
@@ -46,10 +50,18 @@ class Differentiator(ABC):
 
     layout: Layout
     outputs: int
+    writes: ClassVar[bool] = False  # whether it has `rows_into`
 
     @abstractmethod
     def rows(self, mean: list, scale: list, batch: Batch) -> Rows:
-        """s * (g(x) - z) for a batch, leaf by leaf; z and s come cut into one piece per leaf."""
+        """s * (g(x) - z) for a batch, leaf by leaf; z and s come cut into one piece per leaf.
+
+        The arrays may be used again by the next call but one.
+        """
+
+    def rows_into(self, place: Float[np.ndarray, "rows P"], mean: list, scale: list, batch: Batch) -> None:
+        """The same rows, written into memory of the host."""
+        raise NotImplementedError
 
     @abstractmethod
     def forward_product(self, columns: list, batch: Batch) -> Float[Any, "rows U"]:
@@ -95,7 +107,7 @@ class Network(ABC):
 
     @abstractmethod
     def differentiate(
-        self, key: jax.Array, outputs: int, unrolled: bool = False, device: jax.Device | None = None
+        self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: jax.Device | None = None
     ) -> Differentiator:
         """The derivatives of the score, for one key of its randomness, computed on `device`."""
 

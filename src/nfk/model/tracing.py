@@ -8,17 +8,18 @@ from typing import Any
 import jax
 
 from nfk.model.interface import Cost
+from nfk.model.patches import patch_bytes
 
 
 def cost_of(function: Callable, *arguments: Any) -> Cost:
-    """FLOPs, bytes of all intermediate values, and whether there are convolutions, which vmap turns into slow ones."""
+    """FLOPs, bytes of all intermediate values, and of the patches of the largest convolution."""
     try:
         flops = float(jax.jit(function).lower(*arguments).cost_analysis()["flops"])
     except (TypeError, KeyError, NotImplementedError):
         flops = 0.0
-    equations = list(_equations(jax.make_jaxpr(function)(*arguments), 1))
-    size = sum(times * _bytes_of(equation) for equation, times in equations)
-    return Cost(flops, size, any(equation.primitive.name == "conv_general_dilated" for equation, _ in equations))
+    program = jax.make_jaxpr(function)(*arguments)
+    size = sum(times * _bytes_of(equation) for equation, times in _equations(program, 1))
+    return Cost(flops, size, patch_bytes(program.jaxpr))
 
 
 def _equations(jaxpr: Any, times: int) -> Iterator[tuple[Any, int]]:

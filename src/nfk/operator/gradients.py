@@ -68,7 +68,7 @@ class GradientOperator:
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         """V' W. One pass."""
-        weights = self.space.put(weights.astype(self.dtype))
+        weights = self.space.put(weights if weights.dtype == self.dtype else weights.astype(self.dtype))
         total = None
         for rows, V in self.chunks():
             total = self._sum(total, V, weights[rows])
@@ -199,9 +199,7 @@ class GradientOperator:
         """V[rows] into a store, from row `base` on: gradients in microbatches that suit the network."""
         stream, outputs = self.stream, self.stream.outputs
         first, last = rows.start // outputs, rows.stop // outputs
-        for begin, end, leaves in stream.microbatches(*self._pieces, first, last):
-            store.write(base + (begin - first) * outputs, leaves, (end - begin) * outputs)
-            del leaves  # before the next microbatch is begun: the plan counts two of them
+        stream.write(store, base, *self._pieces, first, last)
 
     @cached_property
     def _pieces(self) -> tuple[list, list]:

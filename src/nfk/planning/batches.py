@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nfk.model import Batching
 from nfk.planning.problem import Problem
 from nfk.spaces import HOST, Space
 
 CHUNK_ROWS = 256  # rows of gradients that meet a block at once: at this size BLAS is near its peak
 MICROBATCH_BYTES = 4 * 2**20  # gradients of a microbatch: small enough to stay in cache and off fresh pages
 MOST_MICROBATCH = 64
-UNROLL_FROM = 100_000  # parameters from which convolutions are unrolled on a CPU
+WORKING_BYTES = 24 * 2**20  # of a microbatch in the network: past 32 MiB the C library asks for fresh pages every time
 UNROLLED = 4
 PRODUCT_BATCH = PRODUCT_COLUMNS = 32
 
@@ -26,18 +27,18 @@ class Batches:
 
     gradients: int
     chunk: int
-    unrolled: bool
+    batching: Batching = "vmap"
     products: int = 0
     columns: int = 0
 
 
-LEANEST = Batches(1, 1, False)
-LEANEST_PRODUCTS = Batches(1, 1, False, 1, 1)
+LEANEST = Batches(1, 1)
+LEANEST_PRODUCTS = Batches(1, 1, "vmap", 1, 1)
 
 
 def network_bytes(p: Problem, batches: Batches) -> dict[str, int]:
     """Two microbatches on their way: activations, gradients leaf by leaf; and tangents where there are products."""
-    per_example = 3 * p.outputs * (p.activation_bytes + p.column_bytes)
+    per_example = example_bytes(p, batches.batching)
     parts = {"network and its gradients, two microbatches": batches.gradients * per_example}
     if batches.products:
         tangents = batches.products * 3 * p.activation_bytes * batches.columns + 4 * batches.columns * p.column_bytes
@@ -49,21 +50,41 @@ def chunk_bytes(p: Problem, batches: Batches) -> dict[str, int]:
     return {"a chunk of gradients": min(batches.chunk, p.examples) * p.row_bytes}
 
 
+def example_bytes(p: Problem, batching: Batching) -> int:
+    """One example in the network: values and their derivatives, its gradients, and patches where there are any."""
+    patches = 3 * p.patch_bytes if batching == "patches" else 0
+    return 3 * p.outputs * (p.activation_bytes + p.column_bytes) + patches
+
+
+def suitable_batching(p: Problem, space: Space) -> tuple[Batching, int]:
+    """How a microbatch is differentiated, and how many examples suit it: the one place where that is chosen.
+
+    Measured on a CPU (`results/gradients.json`): patches are the fastest for convolutions, as long as they stay off
+    fresh pages; a network too large for that has its examples written out one after another.
+    """
+    if space is not HOST:
+        return "vmap", max(CHUNK_ROWS // p.outputs, 1)
+    few = min(max(MICROBATCH_BYTES // p.row_bytes, p.microbatch), MOST_MICROBATCH)
+    if not p.patch_bytes:
+        return "vmap", few
+    room = WORKING_BYTES // (p.activation_bytes * p.outputs + p.patch_bytes)
+    return ("unrolled", UNROLLED) if room < 2 and p.outputs == 1 else ("patches", max(min(few, room), 1))
+
+
 def gradient_batches(p: Problem, space: Space, budget: int, spare: int, chunks: bool = True) -> Batches:
     """The batches that suit the network and the product, within `spare` bytes of a budget.
 
     Without `chunks` no gradients are gathered: they are all kept, or only looked at as they pass.
     """
-    unrolled = space is HOST and p.unroll and p.parameters >= UNROLL_FROM and p.outputs == 1
+    batching, suitable = suitable_batching(p, space)
     most = max(CHUNK_ROWS // p.outputs, 1)
-    suitable = UNROLLED if unrolled else min(max(MICROBATCH_BYTES // p.row_bytes, 4), MOST_MICROBATCH)
-    suitable = min(suitable if space is HOST else most, p.examples)
-    network = 3 * p.outputs * (p.activation_bytes + p.column_bytes)
+    suitable = min(suitable, p.examples)
+    network = example_bytes(p, batching)
     gathered = p.row_bytes if chunks else 0
     microbatch = max(1, min(suitable, budget // 8 // network, spare // (network + gathered)))
     room = (spare - microbatch * network) // p.row_bytes if chunks else most
     chunk = max(min(room, max(most, microbatch)), microbatch) // microbatch * microbatch
-    return Batches(microbatch, min(chunk, -(-p.examples // microbatch) * microbatch), unrolled)
+    return Batches(microbatch, min(chunk, -(-p.examples // microbatch) * microbatch), batching)
 
 
 def product_batches(p: Problem, space: Space, budget: int, spare: int, width: int) -> Batches:
@@ -76,7 +97,7 @@ def product_batches(p: Problem, space: Space, budget: int, spare: int, width: in
         sizes.append((max(products // 2, 1), columns) if products > 1 else (1, max(columns // 2, 1)))
     for microbatch in (own.gradients, 1):
         for products, columns in sizes:
-            batches = Batches(microbatch, microbatch, False, products, columns)
+            batches = Batches(microbatch, microbatch, own.batching, products, columns)
             if sum({**network_bytes(p, batches), **chunk_bytes(p, batches)}.values()) <= spare:
                 return batches
     return LEANEST_PRODUCTS

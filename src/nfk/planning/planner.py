@@ -89,12 +89,12 @@ class Plan(Shown):
 
     def __str__(self) -> str:
         p, way = self.problem, self.way
-        unrolled = ", unrolled" if self.batches.unrolled else ""
+        how = "" if self.batches.batching == "vmap" else f", {self.batches.batching}"
         lines = [
             f"Plan: {p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {way.target}",
             f"  method    {_words(way)}",
             f"  engine    {way.engine}{' (close: both will be timed)' if self.rival else ''}, {_where(way)}",
-            f"  batches   {self.batches.gradients} examples through the network{unrolled}, "
+            f"  batches   {self.batches.gradients} examples through the network{how}, "
             f"{self.batches.chunk} against the basis",
             f"  passes    about {self.passes}, {self.flops:.1e} FLOP",
             f"  time      about {_duration(self.seconds)}, and compilation",
@@ -223,7 +223,7 @@ def plan_gram(first: Problem, second: Problem, space: Space, memory: int | str |
         f"the {first.rows:,} x {second.rows:,} kernel": first.rows * second.rows * item,
         "mean and scale": 4 * first.column_bytes,
     }
-    one = Batches(1, 1, False)
+    one = Batches(1, 1)
     # Beside its Fisher vector, an example of the tile has a column of the kernel that is being made.
     tile_bytes = example + second.rows * first.outputs * item
     least = sum((kernel | network_bytes(second, one) | chunk_bytes(second, one)).values()) + tile_bytes

@@ -247,8 +247,8 @@ def expected_columns(rank: int, width: int, tol: float) -> float:
 
     Narrow blocks need fewer columns in more steps.
     """
-    at_1e3 = 2.65 * rank + 4.6 * width / (1 + 0.15 * width / rank)
-    eased = 1 - 0.2 * math.log10(min(max(tol, 1e-7), 0.3) / 1e-3)
+    at_1e3 = 2.75 * rank + 5 * width / (1 + 0.15 * width / rank)
+    eased = 1 - 0.14 * math.log10(min(max(tol, 1e-7), 0.3) / 1e-3)
     return max(at_1e3 * eased, rank + width / 2)
 
 
@@ -284,9 +284,9 @@ def _tiles(way: Way) -> Iterator[Way]:
     if way.keep:
         yield way
         return
-    one = replace(way, tile=1)
-    room = options.budget - sum(one.least_bytes().values())
-    yield replace(way, tile=int(min(max(1 + room * 0.9 // p.row_bytes, 1), p.examples)))
+    _, search, _ = way._stages()
+    room = options.budget - sum(search.values()) - sum(way.batch_bytes(LEANEST).values())
+    yield replace(way, tile=int(min(max(room // p.row_bytes, 1), p.examples)))
 
 
 def _blocks(way: Way) -> Iterator[Way]:

@@ -1,0 +1,140 @@
+"""Convolutions whose weights are differentiated by patches: the same values and gradients, wherever they stand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from nfk.model.patches import patch_bytes, with_patches
+
+CHANNELS_LAST, CHANNELS_FIRST = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
+LINES = ("NWC", "WIO", "NWC")
+
+# Window, strides, padding, dilation of the input (a transposed convolution), dilation of the window.
+PLANE = {
+    "same": ((3, 3), (1, 1), "SAME", (1, 1), (1, 1)),
+    "strided": ((4, 4), (2, 2), "SAME", (1, 1), (1, 1)),
+    "uneven": ((3, 2), (2, 1), ((0, 2), (1, 0)), (1, 1), (1, 1)),
+    "pixel by pixel": ((1, 1), (2, 2), "VALID", (1, 1), (1, 1)),
+    "dilated": ((3, 2), (1, 2), "VALID", (1, 1), (2, 3)),
+    "cropped": ((3, 3), (1, 1), ((-1, 2), (0, -2)), (1, 1), (1, 1)),
+    "transposed": ((4, 4), (1, 1), ((2, 2), (2, 2)), (2, 2), (1, 1)),
+    "transposed, dilated": ((3, 3), (1, 1), ((1, 0), (2, -1)), (2, 3), (1, 2)),
+    "transposed, strided": ((3, 3), (2, 2), ((1, 1), (1, 1)), (2, 2), (1, 1)),
+    "part of the input unseen": ((2, 2), (3, 3), "VALID", (1, 1), (1, 1)),
+}
+
+
+def draw(*shape, dtype):
+    return np.random.default_rng(shape).standard_normal(shape).astype(dtype)
+
+
+def assert_same_gradient(function, *arguments):
+    """Value and gradient per example under vmap, against JAX's own."""
+    both = [jax.value_and_grad(f, argnums=(0, 1)) for f in (function, with_patches(function))]
+    expected, found = jax.jit(lambda *given: [jax.vmap(f, in_axes=(0, None))(*given) for f in both])(*arguments)
+    tol = 1e-12 if jax.tree.leaves(expected)[0].dtype == jnp.float64 else 1e-5
+    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(b, a, rtol=0, atol=tol * np.abs(a).max())
+
+
+def primitives_in(function, *arguments):
+    return str(jax.make_jaxpr(function)(*arguments))
+
+
+@pytest.mark.parametrize(("numbers", "dtype"), [(CHANNELS_LAST, np.float32), (CHANNELS_FIRST, np.float64)])
+@pytest.mark.parametrize("name", PLANE)
+def test_every_kind_of_convolution_keeps_its_gradient(name, numbers, dtype):
+    window, strides, padding, spread, dilation = PLANE[name]
+    x, w = draw(2, 7, 8, 3, dtype=dtype), draw(*window, 3, 5, dtype=dtype)
+    if numbers is CHANNELS_FIRST:
+        x, w = x.transpose(0, 3, 1, 2), w.transpose(3, 2, 0, 1)
+
+    def score(x, w):
+        return jnp.sin(lax.conv_general_dilated(x[None], w, strides, padding, spread, dilation, numbers)).sum()
+
+    assert "custom_vjp" in primitives_in(with_patches(score), x[0], w)
+    assert_same_gradient(score, x, w)
+
+
+def test_one_and_three_dimensions():
+    def line(x, w):
+        return jnp.sin(lax.conv_general_dilated(x[None], w, (2,), "SAME", (1,), (1,), LINES)).sum()
+
+    assert_same_gradient(line, draw(2, 9, 3, dtype=np.float64), draw(3, 3, 4, dtype=np.float64))
+
+    def volume(x, w):
+        return jnp.sin(lax.conv(x[None], w, (1, 2, 1), "SAME")).sum()
+
+    assert_same_gradient(volume, draw(2, 2, 4, 5, 6, dtype=np.float64), draw(3, 2, 2, 3, 3, dtype=np.float64))
+
+
+def conv(x, w):
+    return lax.conv_general_dilated(x[None], w, (1, 1), "SAME", dimension_numbers=CHANNELS_LAST)[0]
+
+
+def scanned(x, w):
+    return lax.scan(lambda carry, shift: (jnp.tanh(conv(carry, w) + shift), carry.sum()), x, jnp.arange(3.0))[0]
+
+
+INSIDE = {
+    "jit": jax.jit(conv),
+    "checkpoint": jax.checkpoint(lambda x, w: jnp.tanh(conv(jnp.tanh(x), w))),
+    "scan": scanned,
+    "cond": lambda x, w: lax.cond(x.sum() > 0, conv, lambda x, w: conv(2 * x, w), x, w),
+    "cond inside scan inside jit": jax.jit(lambda x, w: scanned(lax.cond(x[0, 0, 0] > 0, conv, conv, x, w), w)),
+    "beside a rule of its own": lambda x, w: jax.nn.relu(conv(x, w)) + jax.nn.silu(conv(x, w)),
+    "twice with one weight": lambda x, w: conv(jnp.tanh(conv(x, w)), w),
+    "a gradient in the input": lambda x, w: jax.grad(lambda x: jnp.tanh(conv(x, w)).sum())(x),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_convolutions_inside_other_programs(name):
+    x, w = draw(2, 5, 5, 3, dtype=np.float64), draw(3, 3, 3, 3, dtype=np.float64) / 5
+
+    def score(x, w):
+        return jnp.sin(INSIDE[name](x, w)).sum()
+
+    assert "custom_vjp" in primitives_in(with_patches(score), x[0], w)
+    assert_same_gradient(score, x, w)
+
+
+def test_a_derivative_rule_of_the_user_stays_in_force():
+    @jax.custom_jvp
+    def scaled(x, w):
+        return conv(x, w)
+
+    scaled.defjvp(lambda primals, tangents: (scaled(*primals), 7 * conv(primals[0], tangents[1])))
+
+    def score(x, w):
+        return jnp.sin(scaled(x, w)).sum()
+
+    x, w = draw(2, 5, 5, 2, dtype=np.float64), draw(3, 3, 2, 2, dtype=np.float64)
+    assert_same_gradient(score, x, w)
+
+
+def test_convolutions_with_groups_are_left_alone():
+    x, w = draw(2, 5, 5, 4, dtype=np.float64), draw(3, 3, 1, 4, dtype=np.float64)
+
+    def grouped(x, w):
+        return jnp.sin(
+            lax.conv_general_dilated(x[None], w, (1, 1), "SAME", dimension_numbers=CHANNELS_LAST, feature_group_count=4)
+        ).sum()
+
+    assert "custom_vjp" not in primitives_in(with_patches(grouped), x[0], w)
+    assert patch_bytes(jax.make_jaxpr(grouped)(x[0], w).jaxpr) == 0
+    assert_same_gradient(grouped, x, w)
+
+
+def test_patch_bytes_are_those_of_the_largest_layer():
+    first, second = draw(3, 3, 3, 8, dtype=np.float32), draw(4, 4, 8, 2, dtype=np.float32)
+
+    def score(x):
+        return lax.conv_general_dilated(
+            conv(x, first)[None], second, (2, 2), "SAME", dimension_numbers=CHANNELS_LAST
+        ).sum()
+
+    program = jax.make_jaxpr(score)(np.zeros((10, 10, 3), np.float32)).jaxpr
+    assert patch_bytes(program) == 4 * max(9 * 3 * 100, 16 * 8 * 25)
