@@ -25,7 +25,7 @@ from nfk.fitting import fit
 from nfk.report import Content, report, write_page
 from nfk.report.gallery import gallery_of
 
-REPEATS = 7
+REPEATS = 5
 RANK = 64
 WORDS = "a film moves through rain and cheap motels until someone laughs at the old joke about whales".split()
 
