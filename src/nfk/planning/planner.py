@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from nfk.memory import at_least, human, parse_memory
+from nfk.notebook import Shown
 from nfk.planning.batches import Batches, chunk_bytes, gradient_batches, network_bytes, product_batches
 from nfk.planning.options import Engine, Options, SideName
 from nfk.planning.problem import Problem, Target
@@ -19,7 +20,7 @@ CALL_CHUNK_BYTES = 2**30  # gradients that a call gathers at the most
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """A way to run a fit, its cost and its peak memory. `print` it."""
 
     way: Way
@@ -75,6 +76,16 @@ class Plan:
     def peak_bytes(self) -> int:
         """The sum of all parts: an upper bound, since not all are held at one time."""
         return sum(self.parts.values())
+
+    def _facts(self) -> dict[str, str]:
+        p, way = self.problem, self.way
+        return {
+            "of": f"{p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {way.target}",
+            "method": f"{_words(way)}, {way.engine}, {_where(way)}",
+            "passes": f"about {self.passes}, {self.flops:.1e} FLOP",
+            "time": f"about {_duration(self.seconds)}, and compilation",
+            "memory": f"{human(self.peak_bytes)} at its peak, budget {human(self.budget)}",
+        }
 
     def __str__(self) -> str:
         p, way = self.problem, self.way
