@@ -72,8 +72,8 @@ def layers_of(program: Jaxpr, leaves: int) -> list[Layer]:
 def split_gradients(
     evaluate: Callable, outputs: int, chosen: Sequence, others: Sequence, key: jax.Array, example: Any
 ) -> tuple[dict[int, jax.Array], list[tuple[jax.Array, jax.Array]]]:
-    """Of one example: the gradients of the leaves without factors, each (outputs, size); and the factors of every layer,
-    a (T, A) and d (outputs, T, D)."""
+    """Of one example: gradients of the leaves without factors, each (outputs, size), by their place; and the factors of
+    every layer, a (T, A) and d (outputs, T, D)."""
     arguments = (list(chosen), list(others), example, key)
     closed = jax.make_jaxpr(flat(evaluate))(*arguments)
     layers, values = layers_of(closed.jaxpr, len(chosen)), jax.tree.leaves(arguments)

@@ -139,8 +139,8 @@ class Compiled(Differentiator):
         return self.functions.rows[self.batching](self.outputs, self.chosen, self.others, self.key, mean, scale, batch)
 
     def factors(self, batch: Batch) -> tuple[dict, list]:
-        """Raw gradients in factors, see `model.factors`: of a batch, leaves (examples, outputs, size) that have none, by
-        their place, and for each layer a (examples, T, A) and d (examples, outputs, T, D)."""
+        """Raw gradients in factors, see `model.factors`: the leaves (examples, outputs, size) that have none, by their
+        place, and for each layer a (examples, T, A) and d (examples, outputs, T, D)."""
         return self.functions.factors(self.outputs, self.chosen, self.others, self.key, batch)
 
     def forward_product(self, columns: list, batch: Batch) -> jax.Array:
