@@ -2,8 +2,8 @@
 
 taskset -c 0 python -m benchmarks.gradients [--quick] [--networks critic lenet] [--output results/gradients.json]
 
-Pinned to one core, and in milliseconds of the processor's time for one example; the contestants are run in turn. It also
-measures how gradients reach the array where they stay: leaf by leaf, or as one array of all leaves.
+Pinned to one core, and in milliseconds of the processor's time for one example; the contestants are run in turn. How
+gradients reach the array where they stay is measured too: leaf by leaf, or as one array of all leaves.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def written(model: Model, X: np.ndarray, batching: Any) -> dict[str, tuple[int, 
         store.write(0, compute(), size)
 
     def joined() -> None:
-        leaves = compute()
-        store.array[:] = np.asarray(join([jnp.concatenate(leaf) if isinstance(leaf, list) else leaf for leaf in leaves]))
+        leaves = [jnp.concatenate(leaf) if isinstance(leaf, list) else leaf for leaf in compute()]
+        store.array[:] = np.asarray(join(leaves))
 
     return {"not written": (size, compute), "leaf by leaf": (size, leaf_by_leaf), "joined": (size, joined)}
 

@@ -38,6 +38,15 @@ def evaluated(program: Jaxpr, constants: Sequence, values: Sequence, rule: Rule)
     return [read(atom) for atom in program.outvars]
 
 
+def flat(function: Callable) -> Callable:
+    """`function` with no `jit` inside: one level of equations, so far as there is no loop or branch."""
+
+    def inlined(equation: JaxprEqn) -> Computation | None:
+        return _enter(equation.params["jaxpr"], inlined) if equation.primitive.name in ("jit", "pjit") else None
+
+    return rewritten(function, inlined)
+
+
 def equations(program: Jaxpr) -> Iterator[JaxprEqn]:
     """Every equation to which a rule may apply, in order."""
     for equation in program.eqns:
