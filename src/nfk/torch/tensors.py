@@ -61,7 +61,11 @@ def contents(module: nn.Module) -> tuple[int, ...]:
 
 
 def arrays(module: nn.Module) -> dict:
-    """The parameters as nested dicts of numpy views: {"conv": {"weight": ..., "bias": ...}}."""
+    """The parameters as nested dicts of numpy views: {"conv": {"weight": ..., "bias": ...}}.
+
+    Args:
+        module: any module; its parameters are not copied.
+    """
     return nested({name: _view(parameter.detach()) for name, parameter in module.named_parameters()})
 
 
