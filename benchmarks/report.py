@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def core(results: dict) -> str:
-    """results/core.json in the README."""
+    """results/core.json: against the paper's algorithm."""
     accuracy, speed, embedding, scaling = (results[name] for name in ("accuracy", "speed", "embedding", "scaling"))
     ours, _, paper = accuracy["rows"]
     env = results["environment"]
@@ -105,7 +105,7 @@ def probes(rows: list[dict]) -> list[str]:
 
 
 def summary(results: dict) -> str:
-    """The probes of results/families.json, for the README."""
+    """The probes of results/families.json alone."""
     return "\n".join(probes(results["rows"]))
 
 
@@ -142,7 +142,9 @@ def kills(results: dict) -> str:
 
 
 def code(results: dict) -> str:
-    """results/code.json: how the source of the core reads, before its redesign and now."""
+    """results/code.json: how the source of the core reads, before its redesign and now; nothing without it."""
+    if not results:
+        return ""
     rows = {
         "modules": lambda found: found["modules"],
         "lines of code": lambda found: f"{found['lines']:,}",
@@ -172,7 +174,8 @@ BENCHMARKS = {
 }  # fmt: skip
 
 TABLES = (
-    ("README.md", "core", core), ("README.md", "families", summary), ("README.md", "tasks", tasks),
+    ("README.md", "peers-summary", peers.short),
+    ("docs/results.md", "core", core), ("docs/results.md", "families", summary), ("docs/results.md", "tasks", tasks),
     ("docs/families.md", "families", families),
     ("docs/bridges.md", "bridges", bridges),
     ("docs/architecture.md", "code", code),
@@ -180,6 +183,8 @@ TABLES = (
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
     *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
 )  # fmt: skip
+
+PLACES = {"history": "benchmarks/history", "peers-summary": "results/peers"}  # where it is not results/NAME
 
 
 def read(path: Path) -> Any:
@@ -190,7 +195,7 @@ def read(path: Path) -> Any:
 
 def updated(text: str, name: str, table: Callable[[Any], str]) -> str:
     """The text with what stands between the marks of these results written anew; `file:part` reads the file."""
-    results = read(ROOT / ("benchmarks" if name == "history" else "results") / name.partition(":")[0])
+    results = read(ROOT / PLACES.get(name, f"results/{name.partition(':')[0]}"))
     marks = re.compile(rf"(<!-- results:{name} -->\n).*?(<!-- /results:{name} -->)", re.DOTALL)
     return marks.sub(lambda match: match[1] + table(results) + match[2], text)
 

@@ -161,6 +161,24 @@ def test_the_table_says_who_was_stopped_who_failed_and_who_was_first():
     assert f"| *the floor* |  | {1e-3 * (1024 + 256) + work:.1f} s |" in text
 
 
+def test_the_short_table_has_the_largest_size_and_the_fastest_library():
+    text = tables.short(
+        results(
+            measurement("nfk", 1.0, examples=512),
+            measurement("nfk", 4.0),
+            measurement("script", 9.0),
+            measurement("matfree", 20.0),
+            measurement("curvlinops", 30.0),
+            measurement("nfk", 7.0, condition="busy"),
+        )
+    )
+    assert "| critic, 1,024, 32 | 4.0 s, 1e-06 | 9.0 s, 1e-06 | matfree: 20.0 s, 1e-06 |" in text
+    assert len(text.splitlines()) == 3, "a head and one line"
+    stopped = tables.short(results(measurement("nfk", 4.0), measurement("matfree", None, "over budget", None)))
+    assert "| critic, 1,024, 32 | 4.0 s, 1e-06 | - | matfree: over 600 s |" in stopped
+    assert tables.short({}) == ""
+
+
 def test_seconds_to_an_error_count_only_what_reached_it():
     loose, tight = measurement("nfk@0.03", 2.0, error=1e-4), measurement("nfk", 5.0, error=1e-8)
     text = tables.times_to_error(results(loose, tight, measurement("script", 1.0, error=0.1)))

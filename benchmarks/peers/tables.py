@@ -32,6 +32,39 @@ def summary(results: dict) -> str:
     return "\n".join([_measured(results), "", *parts])
 
 
+LIBRARIES = ("curvlinops", "matfree", "neural-tangents", "nngeometry")
+
+
+def short(results: dict) -> str:
+    """A line a network and kernel at the largest size that nfk has run, for the README; nothing without results."""
+    if not results:
+        return ""
+    cells = [cell for cell in medians(results["measurements"]) if cell["condition"] == "idle"]
+    lines = []
+    for _, group in groupby(cells, key=lambda cell: _of(cell, JOB)):
+        job = list(group)
+        ours = [cell for cell in job if cell["contestant"] == "nfk" and cell["status"] == "done"]
+        if ours:
+            lines.append(_short_line(max(ours, key=lambda cell: _of(cell, SIZE)), job))
+    return "\n".join([*head("network, examples, k", "nfk", "PyTorch script", "fastest library"), *lines, ""])
+
+
+def _short_line(ours: Row, job: list[Row]) -> str:
+    same = {cell["contestant"]: cell for cell in job if _of(cell, SIZE) == _of(ours, SIZE)}
+    ran = [same[name] for name in LIBRARIES if name in same and same[name]["status"] == "done"]
+    tried = [same[name] for name in LIBRARIES if name in same]
+    fastest = min(ran, key=lambda cell: cell["seconds"], default=None) or (tried[0] if tried else None)
+    library = "-" if fastest is None else f"{fastest['contestant']}: {_brief(fastest)}"
+    plain = ", plain kernel" if ours["kernel"] == "plain" else ""
+    what = f"{ours['network']}{plain}, {ours['examples']:,}, {ours['rank']}"
+    return f"| {what} | {_brief(ours)} | {_brief(same.get('script'))} | {library} |"
+
+
+def _brief(cell: Row | None) -> str:
+    """Seconds and error, without the memory."""
+    return _text(None if cell is None else {**cell, "bytes": None}, 0.0)
+
+
 def times_to_error(results: dict) -> str:
     """The least seconds of any setting of a contestant that reached the error: to 1e-3 / to 1e-6."""
     if not results:

@@ -146,6 +146,11 @@ class Embedding(Shown):
         """V_x = Q e(x) + rest: the embedding, with the squared length inside and outside the top k components.
 
         One gradient and 2 P k operations for each example; holds what calling it holds. Arguments as for calling it.
+
+        Args:
+            X: examples like those of the fit.
+            memory: a budget, as for calling it.
+            progress: a bar on standard error: always, never, or (None) when it is a terminal.
         """
         examples = self._checked(X)
         plan = plan_rows(self._problem(examples), self.space, memory, self.rank)
@@ -190,7 +195,11 @@ class Embedding(Shown):
         return K
 
     def truncated(self, rank: int) -> Embedding:
-        """The first `rank` components alone: what a fit of that rank gives, without another fit. No pass."""
+        """The first `rank` components alone: what a fit of that rank gives, without another fit. No pass.
+
+        Args:
+            rank: how many components to keep.
+        """
         if not isinstance(rank, (int, np.integer)) or not 1 <= rank <= self.rank:
             raise ValueError(
                 f"rank={rank!r} must be a whole number from 1 to the fitted rank {self.rank}: fit again with a larger "
@@ -233,11 +242,20 @@ class Embedding(Shown):
         return examples
 
     def save(self, folder: str | Path) -> Path:
-        """Write the embedding (safetensors and JSON, atomically); the network's weights are not in it."""
+        """Write the embedding (safetensors and JSON, atomically); the network's weights are not in it.
+
+        Args:
+            folder: made if it is not there; an embedding that is there is replaced, whole.
+        """
         return packing.write(self, Path(folder))
 
 
 def load(folder: str | Path, model: Model) -> Embedding:
-    """Read a saved embedding for the network it was fitted with; with any other, an error names the difference."""
+    """Read a saved embedding for the network it was fitted with; with any other, an error names the difference.
+
+    Args:
+        folder: where `Embedding.save`, `save=` or `nfk fit` wrote it.
+        model: the model of the fit, with the same parameters.
+    """
     require_model(model)
     return Embedding(model=model, **packing.read(Path(folder), model))

@@ -52,6 +52,18 @@ def plan(
 
     The arguments are those of `fit`. A budget that cannot be kept is a `MemoryError` that says what the leanest way
     needs.
+
+    Args:
+        model: what `nfk.classifier`, `nfk.torch.classifier`, ... return.
+        X: the examples, as for `fit`.
+        rank: a number of components, or a fraction of variance to explain.
+        method: "auto", or the one method to plan for.
+        engine: "gradients" or "products"; None lets the plan choose, here and below.
+        side: iterate on blocks of the "parameters" or of the "examples".
+        keep: keep all gradients in memory, or compute them again in each pass.
+        memory: the budget: bytes, "500MB", "4GB"; half of what is free by default.
+        oversamples: columns beyond the rank that are carried along.
+        tol: the bound on every component's relative residual.
     """
     require_model(model)
     options = Options(method, engine, side, keep, memory, oversamples, tol)

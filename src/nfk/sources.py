@@ -48,6 +48,9 @@ def from_npy_shards(paths: Paths) -> Source:
     """The rows of several `.npy` files, one after another: a list of paths, a pattern such as "data/*.npy", a folder.
 
     A slice is read from the disk when it is asked for; nothing else is held.
+
+    Args:
+        paths: a list of files, a pattern such as "data/*.npy", or a folder; those found are sorted by name.
     """
     return NpyShards(_files(paths, "npy"))
 
@@ -56,6 +59,10 @@ def from_parquet(paths: Paths, columns: str | Sequence[str] | None = None) -> So
     """Rows of Parquet files: the numbers of one column, or a dict of arrays for several (None: all columns).
 
     A cell is a number, or a list of as many numbers in every row. Holds one row group. Needs pyarrow.
+
+    Args:
+        paths: a list of files, a pattern, or a folder.
+        columns: one name (the examples are its numbers), several (a dict of arrays), or None for all.
     """
     return Parquet(_files(paths, "parquet"), columns)
 
@@ -64,6 +71,10 @@ def from_dataset(dataset: Any, transform: Transform = None) -> Source:
     """A data set with a length and single items: of PyTorch, of Hugging Face `datasets`, a grain `MapDataset`.
 
     `transform(item)` gives the example, such as `lambda item: item["image"] / 255`; without one it is the item itself.
+
+    Args:
+        dataset: anything with `len` and single items.
+        transform: `transform(item)` gives the example, an array or a pytree of them; None takes the item itself.
     """
     return Items(dataset, transform)
 
@@ -73,6 +84,11 @@ def from_loader(loader: Iterable, length: int | None = None, transform: Transfor
 
     `length` is the number of examples; without it they are counted, in one read where the loader does not say.
     `transform(batch)` gives the examples of a batch, such as `lambda batch: batch[0]`. Holds two batches.
+
+    Args:
+        loader: an iterable of batches that gives the same ones whenever it is iterated: `shuffle=False`.
+        length: the number of examples; None asks the loader, or counts in one read.
+        transform: `transform(batch)` gives the examples of a batch; None takes the batch itself.
     """
     return Batches(loader, length, transform)
 

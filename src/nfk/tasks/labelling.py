@@ -43,6 +43,16 @@ def few_labels(
 
     The strength is chosen by cross-validation in five folds among the labelled examples alone: no other label is seen.
     Features are divided by one number, that of all examples, which needs no label either.
+
+    Args:
+        features: of the examples to draw labels from, (n, d).
+        labels: one for each of them; only those that are drawn are seen.
+        test: features of other examples.
+        test_labels: one for each of them.
+        budgets: how many labels to draw.
+        seeds: draws for each budget.
+        loss: "logistic" or "squared_hinge".
+        strengths: regularisations to choose from; a usual grid by default.
     """
     features, labels, test, test_labels = checked_sets(features, labels, test, test_labels)
     seeds = whole("seeds", seeds, 1, None, "each is a draw of the labelled examples")

@@ -52,7 +52,14 @@ class LinearClassifier(Shown):
 
 
 def fit_linear(features: Any, labels: Any, *, strength: float = 1.0, loss: Loss = "logistic") -> LinearClassifier:
-    """The minimiser of the sum above; a smaller `strength` regularises more. 4 n d classes operations an iteration."""
+    """The minimiser of the sum above; a smaller `strength` regularises more. 4 n d classes operations an iteration.
+
+    Args:
+        features: (n, d), dense or sparse.
+        labels: one for each row.
+        strength: the weight of the loss; smaller regularises more.
+        loss: "logistic" or "squared_hinge".
+    """
     features = as_features("features", features, sparse_too=True)
     labels = as_labels("labels", labels, "features", features.shape[0])
     classes = at_least_two_classes("labels", labels)

@@ -33,7 +33,14 @@ class Retrieval(Shown):
 
 
 def nearest(reference: Any, queries: Any, count: int = 10, metric: Metric = "cosine") -> Neighbours:
-    """The `count` nearest reference examples of every query. n_queries * n_reference * d operations."""
+    """The `count` nearest reference examples of every query. n_queries * n_reference * d operations.
+
+    Args:
+        reference: the examples that are searched, (n, d).
+        queries: the examples whose neighbours are asked for, (m, d).
+        count: neighbours for each query.
+        metric: "cosine" or "euclidean".
+    """
     reference, queries = (
         as_features(n, part, sparse_too=True) for n, part in (("reference", reference), ("queries", queries))
     )
@@ -48,7 +55,16 @@ def nearest(reference: Any, queries: Any, count: int = 10, metric: Metric = "cos
 def retrieval(
     reference: Any, labels: Any, queries: Any, query_labels: Any, count: int = 10, metric: Metric = "cosine"
 ) -> Retrieval:
-    """How well labels travel to neighbours. A tie in the vote goes to the class whose neighbours are nearer."""
+    """How well labels travel to neighbours. A tie in the vote goes to the class whose neighbours are nearer.
+
+    Args:
+        reference: the examples that are searched, (n, d).
+        labels: one for each of them.
+        queries: the examples whose neighbours vote, (m, d).
+        query_labels: one for each of them.
+        count: neighbours for each query.
+        metric: "cosine" or "euclidean".
+    """
     labels = as_labels("labels", labels, "reference", np.shape(reference)[0])
     query_labels = as_labels("query_labels", query_labels, "queries", np.shape(queries)[0])
     all_classes_known("query_labels", query_labels, labels, "labels")

@@ -25,6 +25,10 @@ def detection(inliers: Any, outliers: Any) -> Detection:
     """From the scores of both, larger for stranger. The interval is DeLong's: both samples are drawn.
 
     A score to use: `embedding.decompose(X).outside`, the squared length outside the top k components.
+
+    Args:
+        inliers: a score for each ordinary example.
+        outliers: a score for each example from elsewhere.
     """
     inside, outside = _scores("inliers", inliers), _scores("outliers", outliers)
     m, n = len(outside), len(inside)
