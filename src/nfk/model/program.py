@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, DebugInfo, DropVar, Jaxpr, JaxprEqn, Literal, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, DebugInfo, DropVar, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
 
 Computation = Callable[..., Sequence]  # the results of an equation, from the values of its operands
 Rule = Callable[[JaxprEqn], Computation | None]  # how an equation is computed instead; None leaves it alone
@@ -66,7 +66,7 @@ def as_it_stands(equation: JaxprEqn) -> Computation:
         known = {
             atom: value for atom, value in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)
         }
-        results = iter(jax.core.eval_jaxpr(single, (), *(known[atom] for atom in inputs)))
+        results = iter(jaxpr_as_fun(ClosedJaxpr(single, ()))(*(known[atom] for atom in inputs)))
         return [None if isinstance(variable, DropVar) else next(results) for variable in equation.outvars]
 
     return compute

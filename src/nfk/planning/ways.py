@@ -230,8 +230,16 @@ class Way:
         if self.method in ("gram", "exact"):
             rate = rates.kernel_double if self.tile or self.method == "exact" else rates.kernel
             total += 2.0 * p.rows * p.parameters * min(p.rows, p.smaller) / rate
-        written = 0 if self.engine == "products" else 1 if self.keep else self.sweeps
-        return total + written * p.examples * p.row_bytes / rates.memory + self.sweeps * PASS_SECONDS
+        return total + self._written / rates.memory + self.sweeps * PASS_SECONDS
+
+    @property
+    def _written(self) -> float:
+        """Bytes of gradients, once or in every pass; of the products engine, of the sum to which each batch adds."""
+        p = self.problem
+        if self.engine == "products":
+            batches = p.examples / max(self.batches().products, 1)
+            return 6 * batches * self._columns_met * p.column_bytes
+        return (1 if self.keep else self.sweeps) * p.examples * p.row_bytes
 
     @property
     def _eigh_seconds(self) -> float:
