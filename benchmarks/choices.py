@@ -2,8 +2,8 @@
 
     python -m benchmarks.choices            writes results/choices.json
 
-Each way runs once to compile and then `rounds` times, in turn with the others; medians. The file has the machine's rates
-and the sizes of every problem, so that a test can ask the planner again and look its choice up among the measured times.
+Each way runs once to compile and then `rounds` times, in turn with the others; medians. The file has the machine's
+rates and the sizes of every problem, so a test can ask the planner again and look its choice up among the times.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def dense(sizes: tuple[int, ...]) -> tuple[Callable, Any]:
-    params = [normal(a, b, seed=b) / a**0.5 for a, b in zip(sizes, sizes[1:], strict=False)]
+    params = [normal(a, b, seed=b) / a**0.5 for a, b in pairwise(sizes)]
 
     def apply(params: Any, x: Any) -> Any:
         for w in params[:-1]:
@@ -57,7 +58,7 @@ def dense(sizes: tuple[int, ...]) -> tuple[Callable, Any]:
 
 
 def convolutional(channels: tuple[int, ...]) -> tuple[Callable, Any]:
-    kernels = [normal(3, 3, a, b, seed=b) / (9 * a) ** 0.5 for a, b in zip(channels, channels[1:], strict=False)]
+    kernels = [normal(3, 3, a, b, seed=b) / (9 * a) ** 0.5 for a, b in pairwise(channels)]
     params = {"kernels": kernels, "last": normal(channels[-1], 10, seed=1) / channels[-1] ** 0.5}
 
     def apply(params: Any, image: Any) -> Any:
@@ -106,7 +107,7 @@ def seconds(case: Case, options: dict[str, Any]) -> float:
 
 
 def examine(case: Case, rounds: int, patience: float) -> dict[str, Any]:
-    """Every kind of way on one problem; one that is expected to take `patience` times the best is left out, and said."""
+    """Every kind of way on one problem. One that should take `patience` times the best is left out, and named."""
     problem, rates = Problem.of(case.model, Examples(case.X)), measured()
     plan = plan_fit(problem, case.rank, Options(memory=case.memory), rates)
     ways = [plan.way, *plan.others]

@@ -131,7 +131,7 @@ def _whole(leaves: Leaves) -> list[jax.Array]:
     return [jnp.concatenate(leaf) if isinstance(leaf, (list, tuple)) else leaf for leaf in leaves]
 
 
-def _largest(leaf: Any) -> float:
+def _largest(leaf: jax.Array | list) -> float:
     """On the host: it is asked once a fit, and compiling it would take longer."""
     parts = leaf if isinstance(leaf, (list, tuple)) else [leaf]
     return max(float(np.abs(np.asarray(part)).max(initial=0)) for part in parts)

@@ -299,7 +299,7 @@ def _tiles(way: Way) -> Iterator[Way]:
 
 def _blocks(way: Way) -> Iterator[Way]:
     """Krylov on either side, with blocks of every width, and bases that hold all of a search or restart."""
-    p, rank, smaller = way.problem, way.rank, way.problem.smaller
+    rank, smaller = way.rank, way.problem.smaller
     wide = [rank + way.options.oversamples, 2 * rank, 3 * rank] if way.target.rank else []
     for width in sorted({min(width, smaller) for width in (*WIDTHS, *wide) if width <= 3 * rank + 64}):
         for side in ("parameters", "examples"):
