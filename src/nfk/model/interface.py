@@ -52,6 +52,10 @@ class Differentiator(ABC):
     def rows(self, mean: list, scale: list, batch: Batch) -> Rows:
         """s * (g(x) - z) for a batch, leaf by leaf; z and s come cut into one piece per leaf."""
 
+    def factors(self, batch: Batch) -> tuple[dict, list]:
+        """Raw gradients of a batch in factors (see `model.factors`), where the score is a program that can be read."""
+        raise TypeError("gradients in factors need a score that JAX can trace: use the gradients themselves")
+
     @abstractmethod
     def forward_product(self, columns: list, batch: Batch) -> Float[Any, "rows U"]:
         """J M by JVP: `columns` are U tangents as parameter leaves with a leading axis."""
