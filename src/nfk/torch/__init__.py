@@ -7,9 +7,9 @@ normalised in torch and written where they stay; what has no formula is taken by
 
 `module` is a trained `torch.nn.Module` on the CPU, in eval mode. All its parameters take part, whether or not they
 require gradients (of a large model of words all but its tables), unless `parameters=` chooses ("*/weight", say;
-`fc.weight` has the path `fc/weight`); tied weights count once; buffers are constants; half precision is read as float32.
-Nothing is copied but that: a module that is trained on, or put in training mode, after a model was made of it is found
-at the next use and is an error.
+`fc.weight` has the path `fc/weight`); tied weights count once; buffers are constants; half precision is read as
+float32. Nothing is copied but that: a module that is trained on, or put in training mode, after a model was made of it
+is found at the next use and is an error.
 
 A function takes ONE example, without a batch axis; floating-point examples come in the precision of the parameters.
 """
