@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -48,12 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(nfk.__version__)
         return 0
     with warnings.catch_warnings():
+        warnings.filterwarnings("default", category=UserWarning)
         warnings.showwarning = _show_warning
         try:
             return tyro.cli(
                 _commands(short=given[:1] in ([], ["-h"], ["--help"])), prog="nfk", description=DESCRIPTION,
                 args=given or ["--help"], config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
             )  # fmt: skip
+        except BrokenPipeError:  # whoever reads has seen enough, as in nfk ... | head
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         except BAD_INPUT as error:
             print(f"nfk {given[0]}: {error}", file=sys.stderr)
             return 2

@@ -73,6 +73,6 @@ def _numbers(found: np.ndarray, name: str) -> np.ndarray:
 
 
 def _plainly(error: Exception) -> str:
-    if "allow_pickle" in str(error):
+    if "allow_pickle" in str(error) or "Python objects" in str(error):
         return "it holds Python objects, which are not loaded; save an array of numbers"
     return str(error)

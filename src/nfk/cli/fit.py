@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import numpy as np
 from rich.console import Console
 
-from nfk.cli.models import model_named, tokenizer_folder
+from nfk.cli.models import model_named
 from nfk.cli.options import DataName, Force, Memory, Method, ModelName, Rank, Seed, command_line, path_option
 from nfk.cli.plan import show_plan
 from nfk.cli.reading import Data, Reading, read
 from nfk.cli.refusal import refuse_existing
 from nfk.cli.saying import Saying, Spoken, pairs, percent
+from nfk.cli.texts import tokenizer_folder
 from nfk.cli.words import option
 from nfk.embedding import Embedding
 from nfk.fitting import fit as fit_embedding
@@ -34,8 +35,12 @@ def fit(
     key: Seed = 0,
     memory: Memory = None,
     method: Method = "auto",
-    tol: Annotated[float, option("A bound on the relative residual of every component.", "NUMBER")] = 1e-3,
+    tol: Annotated[float, option("A bound on the relative residual of every component.", "NUMBER")] = 1e-2,
     outside: Annotated[bool, option("Leave out the pass that tells unusual examples.")] = True,
+    checkpoint: Annotated[
+        Path | None,
+        option("Keep every finished pass in this folder; killed or interrupted, the same command goes on.", "FOLDER"),
+    ] = None,
     dry_run: Annotated[bool, option("Print the plan, its time and its memory, and stop.")] = False,
     force: Force = False,
     reading: Reading = Reading(),  # noqa: B008
@@ -45,29 +50,35 @@ def fit(
 
     Example: nfk fit digits-lenet digits --rank 64 --output runs/digits
     """
-    options = {"rank": rank, "key": key, "memory": memory, "method": method, "tol": tol}
+    options = {
+        "rank": rank, "key": key, "memory": memory, "method": method, "tol": tol, "checkpoint": checkpoint,
+    }  # fmt: skip
     command = command_line("fit", model, data, output=output, **_said(options), **reading.to_dict())
     if not dry_run:
         refuse_existing(output, force)
     network, found = model_named(model), read(data, reading, tokenizer_folder(model))
     if dry_run:
-        return show_plan(plan(network, found.examples, rank, method=method, memory=memory), saying)
+        return show_plan(plan(network, found.examples, rank, method=method, memory=memory, tol=tol), saying)
     check_writable(output)
     spec = Spec(model, data, rank, key, command=command, options={"reading": reading.to_dict()})
     work = _Work(output, found, spec, saying)
     started = time.perf_counter()
     try:
-        embedding = fit_embedding(network, found.examples, rank, key=key, method=method, memory=memory, tol=tol)
+        embedding = fit_embedding(network, found.examples, **_asked(options))
     except Interrupted as stop:
         return work.interrupted(stop.result, command)
     squares = _squares(embedding, found) if outside else None
     return work.finished(embedding, squares, time.perf_counter() - started)
 
 
+def _asked(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def _said(options: dict[str, Any]) -> dict[str, Any]:
     """Those that differ from the defaults."""
-    standard = {"rank": 64, "key": 0, "memory": None, "method": "auto", "tol": 1e-3}
-    return {name: value for name, value in options.items() if value != standard[name]}
+    standard = {"rank": 64, "key": 0, "method": "auto", "tol": 1e-2}
+    return {name: value for name, value in options.items() if value != standard.get(name)}
 
 
 def _squares(embedding: Embedding, data: Data) -> np.ndarray | None:
@@ -113,7 +124,7 @@ class _Work:
     def interrupted(self, embedding: Any, command: str) -> int:
         say = Console(stderr=True, soft_wrap=True).print
         if embedding is None:
-            say(f"interrupted before the first step was complete; to begin again: {command}", highlight=False)
+            say(f"interrupted before the first step was complete; to go on: {command} --force", highlight=False)
         else:
             self._write(embedding, None, interrupted=True)
             say(

@@ -13,7 +13,7 @@ from nfk.cli.opening import data_like, embedding_of
 from nfk.cli.options import Count, OtherData, RunFolder, RunModel
 from nfk.cli.reading import Reading
 from nfk.cli.refusal import Refused
-from nfk.cli.saying import Saying, Spoken, described
+from nfk.cli.saying import Saying, Spoken, described, table, without_empty
 from nfk.cli.words import option
 from nfk.runs import Run, read_run
 from nfk.tasks import nearest
@@ -42,7 +42,7 @@ def neighbours(
     fitted = read_run(run)
     asked = _rows(rows or (0,), fitted.count if query is None else None)
     if query is None:
-        features, names, extra = fitted.features[asked], [described(fitted, row) for row in asked], 1
+        features, names, extra = fitted.features[asked], [_named(fitted, row) for row in asked], 1
     else:
         data = data_like(fitted, query, reading, model)
         asked = _rows(rows or tuple(range(len(data))), len(data))
@@ -78,9 +78,14 @@ def _label(run: Run, row: int) -> dict[str, Any]:
     return {} if run.labels is None else {"label": run.labels[row]}
 
 
+def _named(run: Run, row: int) -> Text:
+    place, label, said = described(run, row)
+    return Text("  ").join([part for part in (place, label, said) if part])
+
+
 def _table(run: Run, names: list[Text], lists: list[list[tuple[int, float]]]) -> Table:
-    table = Table("example", "neighbour", "distance", box=None)
+    shown = table("example", "nearest", "label", "text", "distance", right=("nearest", "distance"))
     for name, listed in zip(names, lists, strict=True):
         for place, (row, distance) in enumerate(listed):
-            table.add_row(name if place == 0 else Text(""), described(run, row), f"{distance:.3f}")
-    return table
+            shown.add_row(Text("") if place else name, *described(run, row), f"{distance:.3f}")
+    return without_empty(shown)

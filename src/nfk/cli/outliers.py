@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
 from nfk.cli.opening import data_like, embedding_of
 from nfk.cli.options import Count, Memory, OtherData, RunFolder, RunModel
 from nfk.cli.reading import Reading
 from nfk.cli.refusal import Refused
-from nfk.cli.saying import Saying, Spoken, described, percent
+from nfk.cli.saying import Saying, Spoken, described, percent, table, titled, without_empty
 from nfk.cli.words import option
 from nfk.runs import Run, read_run
 
@@ -55,9 +55,13 @@ def outliers(
     return int(above is not None and len(listed) > 0)
 
 
-def _table(run: Run, shares: np.ndarray, listed: np.ndarray, data: str | None) -> Table:
-    title = f"share of |V_x|^2 outside {run.rank} components; half of all {len(shares):,} are below "
-    table = Table("example", "outside", title=title + percent(float(np.median(shares))), title_justify="left", box=None)
+def _table(run: Run, shares: np.ndarray, listed: np.ndarray, data: str | None) -> Group:
+    shown = table("example", "label", "text", "outside", right=("example", "outside"))
     for row in listed.tolist():
-        table.add_row(described(run, row) if data is None else Text(f"{data}[{row}]"), percent(float(shares[row])))
-    return table
+        known = described(run, row) if data is None else (Text(f"{data}[{row}]"), Text(""), Text(""))
+        shown.add_row(*known, percent(float(shares[row])))
+    half = percent(float(np.median(shares)))
+    title = (
+        f"outside: the share of |V_x|^2 beyond {run.rank} components; half of all {len(shares):,} have at most {half}"
+    )
+    return titled(title, without_empty(shown))

@@ -25,7 +25,7 @@ class Pictures:
     """Images of one size, float32 in [0, 1], decoded slice by slice. Grey ones have one channel, others three."""
 
     files: Sequence[Path | bytes]
-    shape: tuple[int, int]  # height, width
+    pixels: tuple[int, int]  # height, width
     mode: Literal["L", "RGB"]
     channels: Channels
     labels: np.ndarray | None = None
@@ -40,7 +40,9 @@ class Pictures:
         for place, file in enumerate(files):
             with _opened(file, place) as image:
                 shapes.setdefault((image.height, image.width), _name(file, place))
-                grey = grey and image.mode in ("L", "1", "I;16")
+                if image.mode.startswith(("I", "F")):
+                    raise Refused(f"{_name(file, place)} has more than 8 bits for each pixel: save it with 8")
+                grey = grey and image.mode in ("L", "1")
         if size is None and len(shapes) > 1:
             (first, one), (second, other) = list(shapes.items())[:2]
             raise Refused(
@@ -55,33 +57,30 @@ class Pictures:
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         places = range(*rows.indices(len(self)))
-        pixels = np.stack([self._decoded(place, self.shape) for place in places])
+        pixels = np.stack([self._decoded(place, self.pixels) for place in places])
         scaled = pixels.astype(np.float32) / np.float32(255)
         return np.moveaxis(scaled, -1, 1) if self.channels == "first" else scaled
 
     def _decoded(self, place: int, shape: tuple[int, int]) -> np.ndarray:
         with _opened(self.files[place], place) as image:
             try:
-                pixels = (
-                    image.convert(self.mode).resize(shape[::-1])
-                    if image.size != shape[::-1]
-                    else image.convert(self.mode)
-                )
+                converted = image.convert(self.mode)
+                resized = converted if image.size == shape[::-1] else converted.resize(shape[::-1])
             except (OSError, SyntaxError) as error:
                 raise _unreadable(self.files[place], place, error) from error
-            array = np.asarray(pixels)
+            array = np.asarray(resized)
         return array[..., None] if array.ndim == 2 else array
 
     def loaded(self) -> Any:
         """All of them as an array, or, where that would be large, themselves."""
         depth = 1 if self.mode == "L" else 3
-        return self if 4 * len(self) * depth * int(np.prod(self.shape)) > LOADED_BYTES else self[:]
+        return self if 4 * len(self) * depth * int(np.prod(self.pixels)) > LOADED_BYTES else self[:]
 
     def thumbnails(self) -> np.ndarray:
         """Small pictures of all, (n, height, width, channels) in 0 ... 255."""
         most = shown_pixels(len(self), 1 if self.mode == "L" else 3)
-        factor = min(most / max(self.shape), 1)
-        small = (max(round(self.shape[0] * factor), 1), max(round(self.shape[1] * factor), 1))
+        factor = min(most / max(self.pixels), 1)
+        small = (max(round(self.pixels[0] * factor), 1), max(round(self.pixels[1] * factor), 1))
         return np.stack([self._decoded(place, small) for place in range(len(self))])
 
 

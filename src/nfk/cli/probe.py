@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from rich.table import Table
+from rich.console import Group
 
 from nfk.cli.opening import data_like, embedding_of
 from nfk.cli.options import OtherData, RunFolder, RunModel, Seed
 from nfk.cli.reading import Reading
 from nfk.cli.refusal import Refused
-from nfk.cli.saying import Saying, Spoken, doubling, percent
+from nfk.cli.saying import Saying, Spoken, doubling, percent, table, titled
 from nfk.runs import Run, read_run
 from nfk.tasks import Probe, probe_by_rank
 from nfk.tasks.probing import held_out_rows
@@ -63,11 +63,10 @@ def _facts(found: Probe) -> dict[str, float]:
     return {"value": accuracy.value, "low": accuracy.low, "high": accuracy.high}
 
 
-def _table(found: dict[int, Probe], tested: int, where: str) -> Table:
-    table = Table(title=f"linear probe, {tested:,} examples ({where})", title_justify="left", box=None)
-    for name in ("components", "right", "95 % interval"):
-        table.add_column(name, justify="right")
+def _table(found: dict[int, Probe], tested: int, where: str) -> Group:
+    columns = ("components", "right", "95 % interval")
+    shown = table(*columns, right=columns)
     for k, one in found.items():
         accuracy = one.accuracy
-        table.add_row(str(k), percent(accuracy.value), f"{percent(accuracy.low)} to {percent(accuracy.high)}")
-    return table
+        shown.add_row(str(k), percent(accuracy.value), f"{percent(accuracy.low)} to {percent(accuracy.high)}")
+    return titled(f"linear probe, {tested:,} examples ({where})", shown)

@@ -11,8 +11,13 @@ class Refused(Exception):
 
 def refuse_existing(path: Path, force: bool) -> None:
     """Nothing is overwritten unless it was asked for."""
-    if path.exists() and not force and not (path.is_dir() and not any(path.iterdir())):
+    if path.exists() and not force and not _is_empty(path):
         raise Refused(f"{path} exists: choose another name, or overwrite it with --force")
+
+
+def _is_empty(path: Path) -> bool:
+    """A folder with nothing in it but hidden files, such as the lock of a fit that came to nothing."""
+    return path.is_dir() and all(inside.name.startswith(".") for inside in path.iterdir())
 
 
 def needs(package: str, what: str, install: str | None = None) -> Refused:

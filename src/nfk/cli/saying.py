@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 import tyro
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -34,12 +34,31 @@ class Saying:
 Spoken = Annotated[Saying, tyro.conf.arg(name="")]  # without a group of its own in the help
 
 
-def pairs(rows: Mapping[str, str], title: str = "") -> Table:
+def table(*columns: str, right: Collection[str] = ()) -> Table:
+    """A plain table; the columns named in `right` hold numbers."""
+    made = Table(box=None, pad_edge=False)
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left")
+    return made
+
+
+def without_empty(made: Table) -> Table:
+    """The table without columns that hold nothing."""
+    made.columns = [column for column in made.columns if any(str(cell) for cell in column.cells)]
+    return made
+
+
+def titled(title: str, body: Table) -> Group:
+    """A table under a line of its own, which may be wider than it."""
+    return Group(Text(title, style="bold"), body)
+
+
+def pairs(rows: Mapping[str, str]) -> Table:
     """Names and values side by side."""
-    table = Table(show_header=False, box=None, title=title or None, title_justify="left", pad_edge=False)
+    made = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows.items():
-        table.add_row(name, Text(value))
-    return table
+        made.add_row(name, Text(value))
+    return made
 
 
 def warn(text: str) -> None:
@@ -56,11 +75,11 @@ def percent(share: float | np.floating) -> str:
     return f"{100 * float(share):.1f} %"
 
 
-def described(run: Run, row: int) -> Text:
-    """An example of a run in a table: its place, its label and, where it is one, the beginning of its text."""
-    label = "" if run.labels is None else f"  {run.labels[row]}"
-    said = f"  {run.examples[row][:60]}" if isinstance(run.examples, list) else ""
-    return Text(f"{row}{label}{said}")
+def described(run: Run, row: int) -> tuple[Text, ...]:
+    """An example of a run in a table: its place, its label, the beginning of its text."""
+    label = "" if run.labels is None else str(run.labels[row])
+    said = run.examples[row][:60] if isinstance(run.examples, list) else ""
+    return Text(str(row)), Text(label), Text(said)
 
 
 def doubling(rank: int) -> list[int]:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from rich.table import Table
+from rich.console import Group
+from rich.text import Text
 
 from nfk.cli.options import Force, RunFolder, path_option
 from nfk.cli.refusal import needs, refuse_existing
-from nfk.cli.saying import Saying, Spoken, doubling, percent
+from nfk.cli.saying import Saying, Spoken, doubling, percent, table, titled
 from nfk.runs import Run, read_run
 from nfk.tasks import spectrum as spectrum_of
 
@@ -40,21 +41,18 @@ def spectrum(
     return 0
 
 
-def _table(run: Run, cumulative: np.ndarray) -> Table:
-    title = f"{run.count:,} examples, {run.parameters:,} parameters, {run.rank} components"
-    table = Table(title=title, title_justify="left", box=None)
-    for name in ("component", "eigenvalue", "share", "all so far", "error below"):
-        table.add_column(name, justify="right")
-    table.add_column("most of it in")
+def _table(run: Run, cumulative: np.ndarray) -> Group:
+    numbers = ("component", "eigenvalue", "share", "all so far", "error below")
+    shown = table(*numbers, "most of it in", right=numbers)
     for k in doubling(run.rank):
         place = k - 1
         layer = max(run.layer_shares, key=lambda name: run.layer_shares[name][place])
-        table.add_row(
+        shown.add_row(
             str(k), f"{run.eigenvalues[place]:.4g}", percent(run.explained_variance_ratio[place]),
             percent(cumulative[place]), f"{run.residuals[place]:.1e}",
-            f"{layer} ({percent(run.layer_shares[layer][place])})",
+            Text(f"{layer} ({percent(run.layer_shares[layer][place])})"),
         )  # fmt: skip
-    return table
+    return titled(f"{run.count:,} examples, {run.parameters:,} parameters, {run.rank} components", shown)
 
 
 def _draw(run: Run, path: Path) -> None:

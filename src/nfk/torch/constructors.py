@@ -32,10 +32,13 @@ class TorchOptions(ModelOptions, total=False):
 def classifier(
     module: nn.Module, apply: Function | None = None, *, sample: Sampler | None = None, **options: Unpack[TorchOptions]
 ) -> Model:
-    """score(x) = logsumexp(logits(x)); `apply(module, example) -> logits`, by default `module(example[None])[0]`.
+    """score(x) = logsumexp(logits(x)), as for `nfk.classifier`.
 
-    Options are those of `nfk.classifier`, and `vectorised=False` for a module that `torch.func` cannot vectorise.
-    `sample(seed, n)` takes a seed (an int) and returns n examples, a tensor or an array; here and everywhere below.
+    Args:
+        module: a trained module in eval mode, on the CPU.
+        apply: `apply(module, example) -> logits` for one example; by default `module(example[None])[0]`.
+        sample: `sample(seed, n) -> n examples`, a tensor or an array; moments are then over them, else over the data.
+        options: as for `nfk.classifier`, and `vectorised=False` for a module that `torch.func` cannot vectorise.
     """
     return _build("classifier", module, FreeEnergy(apply or logits), sample, {"centred": True}, options)
 
@@ -50,7 +53,12 @@ def gan(
 ) -> Model:
     """score(x) = D(x), the raw critic output, or its sigmoid; z and the Fisher over generated examples.
 
-    `critic(module, example) -> scalar`, by default the one number that the module returns.
+    Args:
+        module: the trained critic, in eval mode.
+        critic: `critic(module, example) -> scalar`; by default the one number that the module returns.
+        sample: `sample(seed, n) -> n generated examples`; needed unless `expectation="data"`.
+        sigmoid: take the score after a sigmoid.
+        options: as for `classifier`.
     """
     score = Plain(critic or _number, "sigmoid" if sigmoid else "nothing")
     return _build("gan", module, score, sample, {"centred": True, "expectation": "model"}, options)
@@ -110,7 +118,14 @@ def energy(
     sample: Sampler | None = None,
     **options: Unpack[TorchOptions],
 ) -> Model:
-    """score(x) = -E(x); `energy_function(module, example) -> scalar`, by default the one number of the module."""
+    """score(x) = -E(x), as for `nfk.energy`.
+
+    Args:
+        module: a trained module in eval mode.
+        energy_function: `energy_function(module, example) -> scalar`; by default the one number of the module.
+        sample: `sample(seed, n) -> n examples` of the model; without it, moments are over the data.
+        options: as for `classifier`.
+    """
     return _build("energy", module, Plain(energy_function or _number, "negative"), sample, {"centred": True}, options)
 
 
@@ -121,7 +136,14 @@ def density(
     sample: Sampler | None = None,
     **options: Unpack[TorchOptions],
 ) -> Model:
-    """score(x) = log p(x); `log_prob(module, example) -> scalar` in nats. For tokens, see `language_model`."""
+    """score(x) = log p(x), as for `nfk.density`. For tokens, see `language_model`.
+
+    Args:
+        module: a trained module in eval mode.
+        log_prob: `log_prob(module, example) -> scalar` in nats.
+        sample: `sample(seed, n) -> n examples` of the model; without it, moments are over the data.
+        options: as for `classifier`.
+    """
     if log_prob is None:
         raise TypeError(
             "nfk.torch.density takes a function of (module, example) second, that returns log p of one example: "
@@ -139,10 +161,15 @@ def vae(
     common_noise: bool = True,
     **options: Unpack[TorchOptions],
 ) -> Model:
-    """score(x) = ELBO(x); `elbo(module, example, noise) -> scalar` in nats.
+    """score(x) = ELBO(x), as for `nfk.vae`; an example has the same embedding in any batch.
 
-    `noise` are standard normals of the shape given here, the same for every example or, with `common_noise=False`,
-    from the example's bits: as for `nfk.vae`. An example has the same embedding in any batch.
+    Args:
+        module: a trained module in eval mode.
+        elbo: `elbo(module, example, noise) -> scalar` in nats.
+        noise: the shape of one example's standard normals, such as `(16,)`.
+        sample: `sample(seed, n) -> n examples` of the model; without it, moments are over the data.
+        common_noise: the same noise for all examples, or (False) noise from each example's own bits.
+        options: as for `classifier`.
     """
     if not (isinstance(noise, tuple) and all(isinstance(size, int) and size > 0 for size in noise)):
         raise TypeError(f"noise={noise!r} must be the shape of one example's standard normals: noise=(16,), say")
@@ -154,7 +181,14 @@ def vae(
 def network(
     module: nn.Module, apply: Function | None = None, *, sample: Sampler | None = None, **options: Unpack[TorchOptions]
 ) -> Model:
-    """The empirical neural tangent kernel: a row per output of `apply(module, example)`, Fisher = identity."""
+    """The empirical neural tangent kernel: a row per output, Fisher = identity, as for `nfk.network`.
+
+    Args:
+        module: a trained module in eval mode.
+        apply: `apply(module, example)` -> outputs of one example; by default `module(example[None])[0]`.
+        sample: used only where `options` ask for moments over the model.
+        options: as for `classifier`.
+    """
     defaults = {"centred": False, "fisher": "identity", "row_per_output": True}
     return _build("network", module, Plain(apply or logits), sample, defaults, options)
 

@@ -77,7 +77,11 @@ def without_tables(module: nn.Module) -> tuple[list[str] | None, str]:
 
 
 def arrays(module: nn.Module) -> dict:
-    """The parameters as nested dicts of numpy views: {"conv": {"weight": ..., "bias": ...}}."""
+    """The parameters as nested dicts of numpy views: {"conv": {"weight": ..., "bias": ...}}.
+
+    Args:
+        module: any module; its parameters are not copied.
+    """
     return nested({name: _view(parameter.detach()) for name, parameter in module.named_parameters()})
 
 
