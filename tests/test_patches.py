@@ -8,6 +8,7 @@ from jax import lax
 
 from nfk.model.patches import patch_bytes, with_patches
 
+in_float64 = pytest.mark.parametrize("dtype", ["float64"], indirect=True)
 CHANNELS_LAST, CHANNELS_FIRST = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
 LINES = ("NWC", "WIO", "NWC")
 
@@ -32,11 +33,10 @@ def draw(*shape, dtype):
 
 def assert_same_gradient(function, *arguments):
     """Value and gradient per example under vmap, against JAX's own."""
-    expected, found = (
-        jax.vmap(jax.value_and_grad(f, argnums=(0, 1)), in_axes=(0, None))(*arguments)
-        for f in (function, with_patches(function))
-    )
-    tol = 1e-12 if jax.tree.leaves(expected)[0].dtype == jnp.float64 else 1e-5
+    both = [jax.value_and_grad(f, argnums=(0, 1)) for f in (function, with_patches(function))]
+    expected, found = jax.jit(lambda *given: [jax.vmap(f, in_axes=(0, None))(*given) for f in both])(*arguments)
+    assert jax.tree.leaves(found)[0].dtype == arguments[1].dtype  # and not rounded on its way into JAX
+    tol = 1e-12 if arguments[1].dtype == np.float64 else 1e-5
     for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
         np.testing.assert_allclose(b, a, rtol=0, atol=tol * np.abs(a).max())
 
@@ -45,24 +45,34 @@ def primitives_in(function, *arguments):
     return str(jax.make_jaxpr(function)(*arguments))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("numbers", [CHANNELS_LAST, CHANNELS_FIRST])
+@pytest.mark.parametrize(
+    ("numbers", "dtype"), [(CHANNELS_LAST, "float32"), (CHANNELS_FIRST, "float64")], indirect=["dtype"]
+)
 @pytest.mark.parametrize("name", PLANE)
 def test_every_kind_of_convolution_keeps_its_gradient(name, numbers, dtype):
     window, strides, padding, spread, dilation = PLANE[name]
     x, w = draw(2, 7, 8, 3, dtype=dtype), draw(*window, 3, 5, dtype=dtype)
     if numbers is CHANNELS_FIRST:
         x, w = x.transpose(0, 3, 1, 2), w.transpose(3, 2, 0, 1)
-    score = lambda x, w: jnp.sin(lax.conv_general_dilated(x[None], w, strides, padding, spread, dilation, numbers)).sum()
+
+    def score(x, w):
+        return jnp.sin(lax.conv_general_dilated(x[None], w, strides, padding, spread, dilation, numbers)).sum()
+
     assert "custom_vjp" in primitives_in(with_patches(score), x[0], w)
     assert_same_gradient(score, x, w)
 
 
-def test_one_and_three_dimensions():
-    line = lambda x, w: jnp.sin(lax.conv_general_dilated(x[None], w, (2,), "SAME", (1,), (1,), LINES)).sum()
-    assert_same_gradient(line, draw(2, 9, 3, dtype=np.float64), draw(3, 3, 4, dtype=np.float64))
-    volume = lambda x, w: jnp.sin(lax.conv(x[None], w, (1, 2, 1), "SAME")).sum()
-    assert_same_gradient(volume, draw(2, 2, 4, 5, 6, dtype=np.float64), draw(3, 2, 2, 3, 3, dtype=np.float64))
+@in_float64
+def test_one_and_three_dimensions(dtype):
+    def line(x, w):
+        return jnp.sin(lax.conv_general_dilated(x[None], w, (2,), "SAME", (1,), (1,), LINES)).sum()
+
+    assert_same_gradient(line, draw(2, 9, 3, dtype=dtype), draw(3, 3, 4, dtype=dtype))
+
+    def volume(x, w):
+        return jnp.sin(lax.conv(x[None], w, (1, 2, 1), "SAME")).sum()
+
+    assert_same_gradient(volume, draw(2, 2, 4, 5, 6, dtype=dtype), draw(3, 2, 2, 3, 3, dtype=dtype))
 
 
 def conv(x, w):
@@ -74,7 +84,7 @@ def scanned(x, w):
 
 
 INSIDE = {
-    "jit": lambda x, w: jax.jit(conv)(x, w),
+    "jit": jax.jit(conv),
     "checkpoint": jax.checkpoint(lambda x, w: jnp.tanh(conv(jnp.tanh(x), w))),
     "scan": scanned,
     "cond": lambda x, w: lax.cond(x.sum() > 0, conv, lambda x, w: conv(2 * x, w), x, w),
@@ -85,30 +95,42 @@ INSIDE = {
 }
 
 
+@in_float64
 @pytest.mark.parametrize("name", INSIDE)
-def test_convolutions_inside_other_programs(name):
-    x, w = draw(2, 5, 5, 3, dtype=np.float64), draw(3, 3, 3, 3, dtype=np.float64) / 5
-    score = lambda x, w: jnp.sin(INSIDE[name](x, w)).sum()
+def test_convolutions_inside_other_programs(name, dtype):
+    x, w = draw(2, 5, 5, 3, dtype=dtype), draw(3, 3, 3, 3, dtype=dtype) / 5
+
+    def score(x, w):
+        return jnp.sin(INSIDE[name](x, w)).sum()
+
     assert "custom_vjp" in primitives_in(with_patches(score), x[0], w)
     assert_same_gradient(score, x, w)
 
 
-def test_a_derivative_rule_of_the_user_stays_in_force():
+@in_float64
+def test_a_derivative_rule_of_the_user_stays_in_force(dtype):
     @jax.custom_jvp
     def scaled(x, w):
         return conv(x, w)
 
     scaled.defjvp(lambda primals, tangents: (scaled(*primals), 7 * conv(primals[0], tangents[1])))
-    score = lambda x, w: jnp.sin(scaled(x, w)).sum()
-    x, w = draw(2, 5, 5, 2, dtype=np.float64), draw(3, 3, 2, 2, dtype=np.float64)
+
+    def score(x, w):
+        return jnp.sin(scaled(x, w)).sum()
+
+    x, w = draw(2, 5, 5, 2, dtype=dtype), draw(3, 3, 2, 2, dtype=dtype)
     assert_same_gradient(score, x, w)
 
 
-def test_convolutions_with_groups_are_left_alone():
-    x, w = draw(2, 5, 5, 4, dtype=np.float64), draw(3, 3, 1, 4, dtype=np.float64)
-    grouped = lambda x, w: jnp.sin(
-        lax.conv_general_dilated(x[None], w, (1, 1), "SAME", dimension_numbers=CHANNELS_LAST, feature_group_count=4)
-    ).sum()
+@in_float64
+def test_convolutions_with_groups_are_left_alone(dtype):
+    x, w = draw(2, 5, 5, 4, dtype=dtype), draw(3, 3, 1, 4, dtype=dtype)
+
+    def grouped(x, w):
+        return jnp.sin(
+            lax.conv_general_dilated(x[None], w, (1, 1), "SAME", dimension_numbers=CHANNELS_LAST, feature_group_count=4)
+        ).sum()
+
     assert "custom_vjp" not in primitives_in(with_patches(grouped), x[0], w)
     assert patch_bytes(jax.make_jaxpr(grouped)(x[0], w).jaxpr) == 0
     assert_same_gradient(grouped, x, w)
@@ -116,8 +138,11 @@ def test_convolutions_with_groups_are_left_alone():
 
 def test_patch_bytes_are_those_of_the_largest_layer():
     first, second = draw(3, 3, 3, 8, dtype=np.float32), draw(4, 4, 8, 2, dtype=np.float32)
-    score = lambda x: lax.conv_general_dilated(
-        conv(x, first)[None], second, (2, 2), "SAME", dimension_numbers=CHANNELS_LAST
-    ).sum()
+
+    def score(x):
+        return lax.conv_general_dilated(
+            conv(x, first)[None], second, (2, 2), "SAME", dimension_numbers=CHANNELS_LAST
+        ).sum()
+
     program = jax.make_jaxpr(score)(np.zeros((10, 10, 3), np.float32)).jaxpr
     assert patch_bytes(program) == 4 * max(9 * 3 * 100, 16 * 8 * 25)

@@ -11,6 +11,7 @@ import pytest
 from registry import CASES
 
 import nfk
+from nfk.checkpoint import Checkpoint
 from nfk.fitting import _Fit
 from nfk.planning import Options
 from nfk.spaces import Host
@@ -106,10 +107,12 @@ WAYS = {
 @pytest.mark.xdist_group("gan float32")
 @pytest.mark.parametrize("dtype", ["float32"], indirect=True)
 @pytest.mark.parametrize(("name", "way"), [*(("gan", way) for way in WAYS), ("network_three_outputs", "products")])
-def test_a_fit_asks_a_space_and_nobody_else(name, way, dtype, close):
+def test_a_fit_asks_a_space_and_nobody_else(name, way, dtype, close, tmp_path):
     case = CASES[name](dtype)
     options = Options(space=Third(), **{"tol": case.tol, **WAYS[way]})
-    embedding = _Fit(case.model, 4, 0, options)(Examples(case.X))
+    fit = _Fit(case.model, 4, 0, options)
+    with Checkpoint(tmp_path).held() as fit.checkpoint:
+        embedding = fit(Examples(case.X))
     assert isinstance(embedding.right, Sealed)
     close(embedding.eigenvalues, case.values[:4])
     E = embedding(case.X)

@@ -16,20 +16,22 @@ from nfk.model.families import classifier, density, energy, gan, network, vae
 from nfk.planning import Plan
 from nfk.sampling import ChainWarning, langevin
 from nfk.solve import ConvergenceWarning, Interrupted
+from nfk.sources import from_dataset, from_loader, from_npy_shards, from_parquet
 
 __all__ = [
     "ChainWarning", "ConvergenceWarning", "DatasetVector", "Diagnosis", "Embedding", "Finding", "Interrupted", "Model",
-    "Plan", "classifier", "dataset_vector", "density", "doctor", "energy", "fit", "from_equinox", "from_nnx", "gan",
-    "gram", "importance_weighted", "langevin", "load", "merge", "network", "plan", "vae",
+    "Plan", "classifier", "dataset_vector", "density", "doctor", "energy", "fit", "from_dataset", "from_equinox",
+    "from_loader", "from_nnx", "from_npy_shards", "from_parquet", "gan", "gram", "importance_weighted", "langevin",
+    "load", "merge", "network", "plan", "vae",
 ]  # fmt: skip
 
 __version__ = "0.3.0"
 
-LATER = ("sklearn", "tasks", "torch")
+LATER = ("figures", "report", "sklearn", "tasks", "torch")
 
 
 def __getattr__(name: str) -> Any:
-    """`nfk.tasks`, `nfk.torch` and `nfk.sklearn` are imported when they are first used."""
+    """Modules that need more than the core, or are needed less often, are imported when they are first used."""
     if name in LATER:
         return importlib.import_module(f"nfk.{name}")
     raise AttributeError(f"module 'nfk' has no attribute {name!r}")

@@ -46,12 +46,24 @@ def plan(
     keep: bool | None = None,
     memory: int | str | None = None,
     oversamples: int = 10,
-    tol: float = 1e-3,
+    tol: float = 1e-2,
 ) -> Plan:
     """What `fit` would do with the same arguments, and at what cost. Takes one trace of the network, runs nothing.
 
     The arguments are those of `fit`. A budget that cannot be kept is a `MemoryError` that says what the leanest way
     needs.
+
+    Args:
+        model: what `nfk.classifier`, `nfk.torch.classifier`, ... return.
+        X: the examples, as for `fit`.
+        rank: a number of components, or a fraction of variance to explain.
+        method: "auto", or the one method to plan for.
+        engine: "gradients" or "products"; None lets the plan choose, here and below.
+        side: iterate on blocks of the "parameters" or of the "examples".
+        keep: keep all gradients in memory, or compute them again in each pass.
+        memory: the budget: bytes, "500MB", "4GB"; half of what is free by default.
+        oversamples: columns beyond the rank that are carried along.
+        tol: the bound on every component's relative residual.
     """
     require_model(model)
     options = Options(method, engine, side, keep, memory, oversamples, tol)
@@ -69,7 +81,7 @@ def fit(
     side: SideName | None = None,
     keep: bool | None = None,
     memory: int | str | None = None,
-    tol: float = 1e-3,
+    tol: float = 1e-2,
     oversamples: int = 10,
     max_steps: int = 30,
     save: str | Path | None = None,
@@ -115,6 +127,7 @@ def fit(
             with interrupts.deferred(), Reporter(progress).running() as run.reporter:
                 run.embedding = run(Examples(X))
         except KeyboardInterrupt:
+            run.checkpoint.pause()
             result = run.salvaged()
             _save(result, save)
             raise Interrupted(_interrupted_text(result) + run.checkpoint.how_to_go_on(), result) from None

@@ -28,6 +28,11 @@ def merge(first: Embedding, second: Embedding, rank: int | None = None) -> Embed
     Exact where both fits have full rank; otherwise what the two left out is missing, and the residuals bound its
     effect: |s_i(joint) - s_i(found)| <= |what is missing|. `rank` is the larger of the two by default (less where both
     together have less). Costs 2 P (k_1 + k_2 + 2)^2 operations, holds two more blocks of P x (k_1 + k_2 + 2).
+
+    Args:
+        first: an embedding.
+        second: another one, of the same model and options over other data.
+        rank: components to keep; the larger rank of the two by default.
     """
     _check(first, second)
     moments = joint_moments(first, second)

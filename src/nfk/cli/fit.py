@@ -35,7 +35,7 @@ def fit(
     key: Seed = 0,
     memory: Memory = None,
     method: Method = "auto",
-    tol: Annotated[float, option("A bound on the relative residual of every component.", "NUMBER")] = 1e-3,
+    tol: Annotated[float, option("A bound on the relative residual of every component.", "NUMBER")] = 1e-2,
     outside: Annotated[bool, option("Leave out the pass that tells unusual examples.")] = True,
     checkpoint: Annotated[
         Path | None,
@@ -77,7 +77,7 @@ def _asked(options: dict[str, Any]) -> dict[str, Any]:
 
 def _said(options: dict[str, Any]) -> dict[str, Any]:
     """Those that differ from the defaults."""
-    standard = {"rank": 64, "key": 0, "method": "auto", "tol": 1e-3}
+    standard = {"rank": 64, "key": 0, "method": "auto", "tol": 1e-2}
     return {name: value for name, value in options.items() if value != standard.get(name)}
 
 

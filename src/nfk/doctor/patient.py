@@ -78,7 +78,7 @@ class Patient:
         return [[(start + i) % count for i in range(self.batch)] for start in range(0, count, self.batch)]
 
     def pieces(self, vector: np.ndarray) -> list:
-        return self.model.layout.pieces(self.space.lend(vector))
+        return self.stream().pieces(vector)
 
     def rows(self, indices: Sequence[int], moments: Moments | None = None) -> Float[np.ndarray, "n outputs P"]:
         """s * (g(x) - z) of these examples in one batch, raw gradients without `moments`."""

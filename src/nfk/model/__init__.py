@@ -3,4 +3,14 @@
 from nfk.model.interface import Batching, Cost, Differentiator, Example, Network, NotAScore
 from nfk.model.model import Model, require_model, split_key
 
-__all__ = ["Batching", "Cost", "Differentiator", "Example", "Model", "Network", "NotAScore", "require_model", "split_key"]
+__all__ = [
+    "Batching",
+    "Cost",
+    "Differentiator",
+    "Example",
+    "Model",
+    "Network",
+    "NotAScore",
+    "require_model",
+    "split_key",
+]

@@ -199,9 +199,7 @@ class GradientOperator:
         """V[rows] into a store, from row `base` on: gradients in microbatches that suit the network."""
         stream, outputs = self.stream, self.stream.outputs
         first, last = rows.start // outputs, rows.stop // outputs
-        for begin, end, leaves in stream.microbatches(*self._pieces, first, last):
-            store.write(base + (begin - first) * outputs, leaves, (end - begin) * outputs)
-            del leaves  # before the next microbatch is begun: the plan counts two of them
+        stream.write(store, base, *self._pieces, first, last)
 
     @cached_property
     def _pieces(self) -> tuple[list, list]:

@@ -78,7 +78,15 @@ class Content:
 def content_of_embedding(
     embedding: Embedding, X: Any = None, labels: Any = None, name: str = "embedding", seconds: float | None = None
 ) -> Content:
-    """What an embedding knows about its fit; `X` is what is shown of the examples of the fit, in their order."""
+    """What an embedding knows about its fit; `X` is what is shown of the examples of the fit, in their order.
+
+    Args:
+        embedding: what `nfk.fit` returned.
+        X: what to show of each example of the fit, in their order: images, strings, or other arrays.
+        labels: one for each example.
+        name: what the fit is called on the page.
+        seconds: how long the fit took.
+    """
     return Content(
         name=name,
         rows=embedding.training,
@@ -99,7 +107,12 @@ def content_of_embedding(
 
 
 def content_of_run(run: Run, name: str) -> Content:
-    """What a folder of `nfk fit` knows; its model is not needed."""
+    """What a folder of `nfk fit` knows; its model is not needed.
+
+    Args:
+        run: what `nfk.runs.read_run` returned.
+        name: what the run is called on the page.
+    """
     used = ", ".join(f"{package} {number}" for package, number in run.versions.items() if number)
     story = [run.spec.command and f"$ {run.spec.command}", run.plan, used and f"with {used}"]
     if run.spec.interrupted:

@@ -46,6 +46,11 @@ def write_report(folders: Sequence[str | Path], output: str | Path = "report.htm
     """Write one page about the runs in these folders, side by side where there are several, and return its path.
 
     Runs on the same examples share their thumbnails, and their maps are linked. Reads no model and runs none.
+
+    Args:
+        folders: what `nfk fit` wrote, a list of folders.
+        output: the file to write. An existing one is replaced, whole.
+        most: examples on the page; of more, as many are drawn at random.
     """
     if isinstance(folders, (str, Path)):
         raise TypeError(f"folders={folders!r} is one folder: pass a list of them, [{str(folders)!r}]")
@@ -65,7 +70,13 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def write_page(contents: Sequence[Content], output: Path, most: int = MOST) -> Path:
-    """Write one page about all of them, side by side."""
+    """Write one page about all of them, side by side.
+
+    Args:
+        contents: one `Content` for each fit.
+        output: the file to write.
+        most: examples on the page; of more, as many are drawn at random.
+    """
     if not contents:
         raise ValueError("there is nothing to report: name at least one run")
     page = page_of(contents, most)

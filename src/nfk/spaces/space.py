@@ -151,6 +151,10 @@ class Store(ABC):
     def write(self, first: int, leaves: Leaves, count: int) -> None:
         """Rows first:first + count from gradients leaf by leaf; further rows of theirs are padding."""
 
+    def room(self, first: int, count: int) -> np.ndarray | None:
+        """Rows first:first + count as memory of the host to be written in place of `write`, where there is such."""
+        return None
+
     @abstractmethod
     def block(self, rows: slice) -> Block:
         """Some rows, to be read only. They begin and end where microbatches do."""

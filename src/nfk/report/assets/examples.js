@@ -1,6 +1,13 @@
 // Examples as they are shown: a thumbnail from a sheet, a line, a text, or a number where there is nothing to show.
 
-const numbers = (text, Type) => new Type(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
+function bytes(text) {
+  const letters = atob(text);
+  const found = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i += 1) found[i] = letters.charCodeAt(i);
+  return found;
+}
+
+const numbers = (text, Type) => new Type(bytes(text).buffer);
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -12,14 +19,16 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** The colour that a custom property of the style sheet has in the theme of the moment. */
+/** The colour that a custom property of the style sheet has in the theme of the moment; forgotten when that changes. */
+const known = new Map();
 function colour(name) {
-  const probe = document.getElementById('theme');
-  const before = probe.style.color;
-  probe.style.color = `var(${name})`;
-  const found = getComputedStyle(probe).color;
-  probe.style.color = before;
-  return found;
+  if (!known.has(name)) {
+    const probe = document.getElementById('theme');
+    probe.style.color = `var(${name})`;
+    known.set(name, getComputedStyle(probe).color);
+    probe.style.color = '';
+  }
+  return known.get(name);
 }
 
 class Dataset {
@@ -113,7 +122,7 @@ function detail(runs, datasets, number, place) {
   const concerned = runs.filter((run) => run.data === number && run.neighbourCount);
   for (const run of concerned) {
     const title = concerned.length > 1 ? `Nearest in ${run.name}` : 'Nearest neighbours';
-    const list = element('div', { class: 'examples' });
+    const list = element('div', { class: `examples ${data.kind}` });
     for (const { place: other, similarity } of run.nearest(place)) {
       list.append(data.button(number, other, `similarity ${similarity.toFixed(2)}`));
     }

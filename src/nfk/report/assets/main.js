@@ -14,6 +14,7 @@ const isDark = () => (root.style.colorScheme || (prefersDark.matches ? 'dark' : 
 function setTheme(theme) {
   root.style.colorScheme = theme ?? '';
   root.className = isDark() ? 'dark' : 'light';
+  known.clear();
 }
 setTheme(remembered.get());
 
@@ -202,5 +203,8 @@ drawLegend();
 drawCharts();
 Promise.all(datasets.map((data) => data.ready())).then(() => {
   drawExamples();
-  root.dataset.ready = 'yes';
+  requestAnimationFrame(() => setTimeout(() => {
+    performance.mark('drawn');
+    root.dataset.ready = 'yes';
+  }));
 });
