@@ -6,7 +6,7 @@ ifneq ($(wildcard ../shared/data),)
 export NFK_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help demo test test-core families tasks bench bench-quick docs lint clean
+.PHONY: help demo test test-core families tasks bench peers bench-quick docs lint clean
 
 help:
 	@echo "make demo         embed 5,000 real digits with a small network; table and figures (minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make families     every family of models on real data: results/families.json and the tables in docs/families.md"
 	@echo "make tasks        probing, few labels, distillation, inversion, ... on real data: results/tasks/ (hours; resumes)"
 	@echo "make bench        the benchmarks of docs/results.md, as JSON in results/core.json (about half an hour)"
+	@echo "make peers        nfk against other libraries, each in an environment of its own: docs/benchmarks.md (hours; resumes)"
 	@echo "make bench-quick  the same at a small size (under a minute)"
 	@echo "make docs         the documentation as pages: docs/_build/html/index.html"
 	@echo "make lint         ruff and pyright"
@@ -49,6 +50,10 @@ tasks: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(RUN) -m benchmarks.core --output results/core.json > /dev/null
+	$(RUN) -m benchmarks.report
+
+peers: $(VENV)/ready-test
+	$(RUN) -m benchmarks.peers --resume --contestants all > /dev/null
 	$(RUN) -m benchmarks.report
 
 bench-quick: $(VENV)/ready

@@ -1,6 +1,6 @@
 """How the source reads, in numbers, for one or more revisions.
 
-`python -m benchmarks.code_metrics --revisions 0.3.0=37e3203 "working tree" --output results/code.json`
+`python -m benchmarks.code_metrics --revisions 0.3.0=37e3203 redesign=007f9f7 "working tree" --output results/code.json`
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ PLACES = {
     "default_backend()": r"\bdefault_backend\(\)",
     "isinstance(..., np.ndarray)": r"\bisinstance\([^\n]*?np\.ndarray",
 }
+# Around the library: the experiments (up to 0.3), and what came after 0.3 to show, watch and keep results.
+SHELLS = tuple(f"src/nfk/{name}" for name in ("lab", "cli", "demo", "doctor", "report", "runs.py", "__main__.py"))
 Sources = Mapping[str, str]  # the text of every module, by its path
 
 
@@ -99,7 +101,7 @@ def _git(root: Path, *arguments: str) -> str:
 def main(
     revisions: tuple[str, ...] = (TREE,),
     paths: tuple[str, ...] = ("src/nfk",),
-    without: tuple[str, ...] = ("src/nfk/lab",),
+    without: tuple[str, ...] = SHELLS,
     output: Path | None = None,
 ) -> None:
     """Print the metrics of every revision as JSON.
@@ -108,7 +110,7 @@ def main(
         revisions: commits, tags or branches, as NAME=REVISION to be shown under a name; the files on the disk when
             there are none.
         paths: files and folders to count.
-        without: those among them to leave out; the experiments were in `src/nfk/lab` up to version 0.3.
+        without: those among them to leave out: what stands around the library, by default.
         output: a file for the same JSON.
     """
     named = {revision.split("=")[0]: revision.split("=")[-1] for revision in revisions}

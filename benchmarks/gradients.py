@@ -2,8 +2,8 @@
 
 taskset -c 0 python -m benchmarks.gradients [--quick] [--networks critic lenet] [--output results/gradients.json]
 
-Pinned to one core, and in milliseconds of the processor's time for one example; the contestants are run in turn. It also
-measures how gradients reach the array where they stay: leaf by leaf, or as one array of all leaves.
+Pinned to one core, and in milliseconds of the processor's time for one example; the contestants are run in turn. How
+gradients reach the array where they stay is measured too: leaf by leaf, or as one array of all leaves.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from flax import nnx
-
-import nfk
 from nfk.lab.networks.classifiers import LeNet5
 from nfk.lab.networks.gans import DCGANCritic
 from nfk.lab.networks.vaes import ConvVAE
 from nfk.lab.networks.wide_resnet import WideResNet
+
+import nfk
 from nfk.model import Model, split_key
 from nfk.planning.batches import UNROLLED, suitable_batching
 from nfk.planning.problem import Problem
@@ -112,8 +112,8 @@ def written(model: Model, X: np.ndarray, batching: Any) -> dict[str, tuple[int, 
         store.write(0, compute(), size)
 
     def joined() -> None:
-        leaves = compute()
-        store.array[:] = np.asarray(join([jnp.concatenate(leaf) if isinstance(leaf, list) else leaf for leaf in leaves]))
+        leaves = [jnp.concatenate(leaf) if isinstance(leaf, list) else leaf for leaf in compute()]
+        store.array[:] = np.asarray(join(leaves))
 
     return {"not written": (size, compute), "leaf by leaf": (size, leaf_by_leaf), "joined": (size, joined)}
 

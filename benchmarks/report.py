@@ -12,6 +12,7 @@ from benchmarks.history import table as history
 from benchmarks.peers import tables as peers
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
+from benchmarks.tolerance_table import table as tolerance
 
 ROOT = Path(__file__).parents[1]
 
@@ -123,6 +124,23 @@ def bridges(results: dict) -> str:
     return "\n".join([*lines, ""])
 
 
+def kills(results: dict) -> str:
+    """results/kills.json: fits that were killed, and what it costs to be safe from it."""
+    lines = []
+    if "kills" in results:
+        lines += ["", *head("method", "kills", "fits", "the same to the last bit", "worst error of an eigenvalue")]
+    for row in results.get("kills", ()):
+        counts = " | ".join(str(row[name]) for name in ("method", "kills", "fits", "fits_to_the_last_bit"))
+        lines.append(f"| {counts} | {row['worst_relative_error_of_an_eigenvalue']:.0e} |")
+    if "cost" in results:
+        lines += ["", *head("gradients", "a fit", "of it writing", "resumed in its last pass", "that pass")]
+    for row in results.get("cost", ()):
+        where = "kept in memory" if row["gradients_kept"] else "recomputed in each pass"
+        times = f"{row['seconds_resumed']:.1f} s | {row['seconds_of_the_last_pass']:.1f} s"
+        lines.append(f"| {where} | {row['seconds']:.0f} s | {row['share_writing']:.1%} | {times} |")
+    return "\n".join([*lines, ""]) if lines else ""
+
+
 def code(results: dict) -> str:
     """results/code.json: how the source of the core reads, before its redesign and now; nothing without it."""
     if not results:
@@ -140,7 +158,8 @@ def code(results: dict) -> str:
     }
     versions = list(results["revisions"])
     lines = [
-        "`src/nfk` without the experiments; `python -m benchmarks.code_metrics` writes `results/code.json`.",
+        "`src/nfk` without what stands around the library (command line, report, doctor, demo, runs, experiments);",
+        "`python -m benchmarks.code_metrics` writes `results/code.json`.",
         "",
         *head("", *(f"`{version}`" for version in versions)),
     ]
@@ -151,7 +170,7 @@ def code(results: dict) -> str:
 
 BENCHMARKS = {
     "peers": peers.summary, "peers:errors": peers.times_to_error, "peers:embeddings": peers.embeddings,
-    "peers:busy": peers.busy, "history": history,
+    "peers:busy": peers.busy, "tolerance": tolerance, "history": history,
 }  # fmt: skip
 
 TABLES = (
@@ -160,6 +179,7 @@ TABLES = (
     ("docs/families.md", "families", families),
     ("docs/bridges.md", "bridges", bridges),
     ("docs/architecture.md", "code", code),
+    ("docs/scale.md", "kills", kills),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
     *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
 )  # fmt: skip

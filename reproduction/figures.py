@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from nfk.demo.figures import ACCENT, INK, QUIET, leading_images, spectrum
+from nfk.demo.figures import leading_images, spectrum
+from nfk.figures import ACCENT, INK, QUIET
 
 __all__ = ["bars", "curves", "grid", "layers", "leading_images", "spectra", "spectrum", "strips"]
 COLORS = (INK, ACCENT, "#2a9d8f", "#e9a23b", QUIET, "#6d597a", "#457b9d", "#9c6644")

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"nfk": "nfk", "nfk.tasks": "tasks", "nfk.torch": "torch", "nfk.sklearn": "sklearn", "nfk.report": "report"}
+PAGES = {
+    "nfk": "nfk",
+    "nfk.figures": "figures",
+    "nfk.tasks": "tasks",
+    "nfk.torch": "torch",
+    "nfk.sklearn": "sklearn",
+    "nfk.report": "report",
+}
+NAMES = {"nfk.sklearn": ["FisherEmbedding"], "nfk.figures": ["spectrum", "embedding_map", "leading_images"]}
 METHODS = ("__call__", "decompose", "gram", "truncated", "save")
 
 
@@ -20,7 +28,7 @@ def public(module: str) -> dict[str, object]:
     if module == "nfk.report":
         pytest.importorskip("jinja2", reason="the report; pip install 'nfk[report]' to run it")
     found = importlib.import_module(module)
-    return {name: getattr(found, name) for name in getattr(found, "__all__", ["FisherEmbedding"])}
+    return {name: getattr(found, name) for name in NAMES.get(module) or found.__all__}
 
 
 def explained(function: object) -> set[str]:

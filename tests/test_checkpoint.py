@@ -202,7 +202,9 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 def test_two_fits_in_one_folder_are_refused(tmp_path):
-    refused = pytest.raises(BlockingIOError, match=f"in use by process {os.getpid()}, which runs a fit there: wait")
+    refused = pytest.raises(
+        BlockingIOError, match=f"^checkpoint=.* in use by process {os.getpid()}, which runs a fit there: wait"
+    )
     with closing(Journal(tmp_path)), refused:
         fit(tmp_path)
     assert fit(tmp_path).rank == 5
@@ -264,6 +266,34 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch):
             fit(tmp_path)
     assert stop.value.result is not None
     assert same(fit(tmp_path), fit())
+
+
+def test_ctrl_c_while_it_goes_on_loses_nothing(tmp_path, monkeypatch):
+    """Saving what there is takes a pass of its own, which is not one of the fit's."""
+    options = {"method": "power", "tol": 1}
+    with monkeypatch.context() as patch:
+        killed_before(5, patch)
+        with pytest.raises(Killed):
+            fit(tmp_path, **options)
+    read = Journal.read
+
+    def pressed(self, index):
+        if index == 4:
+            raise KeyboardInterrupt
+        return read(self, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "read", pressed)
+        with pytest.raises(nfk.Interrupted) as stop:
+            fit(tmp_path, **options)
+    assert stop.value.result is not None
+    assert len(entries(tmp_path)) == 5
+    assert same(fit(tmp_path, **options), fit(**options))
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    options = {"tol": np.float32(1e-3), "oversamples": np.int64(8)}
+    assert nfk.fit(MODEL, X, np.int64(5), checkpoint=tmp_path, **options).rank == 5
 
 
 # --- real processes, really killed

@@ -8,6 +8,7 @@ from jax import lax
 
 from nfk.model.patches import patch_bytes, with_patches
 
+in_float64 = pytest.mark.parametrize("dtype", ["float64"], indirect=True)
 CHANNELS_LAST, CHANNELS_FIRST = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
 LINES = ("NWC", "WIO", "NWC")
 
@@ -34,7 +35,8 @@ def assert_same_gradient(function, *arguments):
     """Value and gradient per example under vmap, against JAX's own."""
     both = [jax.value_and_grad(f, argnums=(0, 1)) for f in (function, with_patches(function))]
     expected, found = jax.jit(lambda *given: [jax.vmap(f, in_axes=(0, None))(*given) for f in both])(*arguments)
-    tol = 1e-12 if jax.tree.leaves(expected)[0].dtype == jnp.float64 else 1e-5
+    assert jax.tree.leaves(found)[0].dtype == arguments[1].dtype  # and not rounded on its way into JAX
+    tol = 1e-12 if arguments[1].dtype == np.float64 else 1e-5
     for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
         np.testing.assert_allclose(b, a, rtol=0, atol=tol * np.abs(a).max())
 
@@ -43,7 +45,9 @@ def primitives_in(function, *arguments):
     return str(jax.make_jaxpr(function)(*arguments))
 
 
-@pytest.mark.parametrize(("numbers", "dtype"), [(CHANNELS_LAST, np.float32), (CHANNELS_FIRST, np.float64)])
+@pytest.mark.parametrize(
+    ("numbers", "dtype"), [(CHANNELS_LAST, "float32"), (CHANNELS_FIRST, "float64")], indirect=["dtype"]
+)
 @pytest.mark.parametrize("name", PLANE)
 def test_every_kind_of_convolution_keeps_its_gradient(name, numbers, dtype):
     window, strides, padding, spread, dilation = PLANE[name]
@@ -58,16 +62,17 @@ def test_every_kind_of_convolution_keeps_its_gradient(name, numbers, dtype):
     assert_same_gradient(score, x, w)
 
 
-def test_one_and_three_dimensions():
+@in_float64
+def test_one_and_three_dimensions(dtype):
     def line(x, w):
         return jnp.sin(lax.conv_general_dilated(x[None], w, (2,), "SAME", (1,), (1,), LINES)).sum()
 
-    assert_same_gradient(line, draw(2, 9, 3, dtype=np.float64), draw(3, 3, 4, dtype=np.float64))
+    assert_same_gradient(line, draw(2, 9, 3, dtype=dtype), draw(3, 3, 4, dtype=dtype))
 
     def volume(x, w):
         return jnp.sin(lax.conv(x[None], w, (1, 2, 1), "SAME")).sum()
 
-    assert_same_gradient(volume, draw(2, 2, 4, 5, 6, dtype=np.float64), draw(3, 2, 2, 3, 3, dtype=np.float64))
+    assert_same_gradient(volume, draw(2, 2, 4, 5, 6, dtype=dtype), draw(3, 2, 2, 3, 3, dtype=dtype))
 
 
 def conv(x, w):
@@ -90,9 +95,10 @@ INSIDE = {
 }
 
 
+@in_float64
 @pytest.mark.parametrize("name", INSIDE)
-def test_convolutions_inside_other_programs(name):
-    x, w = draw(2, 5, 5, 3, dtype=np.float64), draw(3, 3, 3, 3, dtype=np.float64) / 5
+def test_convolutions_inside_other_programs(name, dtype):
+    x, w = draw(2, 5, 5, 3, dtype=dtype), draw(3, 3, 3, 3, dtype=dtype) / 5
 
     def score(x, w):
         return jnp.sin(INSIDE[name](x, w)).sum()
@@ -101,7 +107,8 @@ def test_convolutions_inside_other_programs(name):
     assert_same_gradient(score, x, w)
 
 
-def test_a_derivative_rule_of_the_user_stays_in_force():
+@in_float64
+def test_a_derivative_rule_of_the_user_stays_in_force(dtype):
     @jax.custom_jvp
     def scaled(x, w):
         return conv(x, w)
@@ -111,12 +118,13 @@ def test_a_derivative_rule_of_the_user_stays_in_force():
     def score(x, w):
         return jnp.sin(scaled(x, w)).sum()
 
-    x, w = draw(2, 5, 5, 2, dtype=np.float64), draw(3, 3, 2, 2, dtype=np.float64)
+    x, w = draw(2, 5, 5, 2, dtype=dtype), draw(3, 3, 2, 2, dtype=dtype)
     assert_same_gradient(score, x, w)
 
 
-def test_convolutions_with_groups_are_left_alone():
-    x, w = draw(2, 5, 5, 4, dtype=np.float64), draw(3, 3, 1, 4, dtype=np.float64)
+@in_float64
+def test_convolutions_with_groups_are_left_alone(dtype):
+    x, w = draw(2, 5, 5, 4, dtype=dtype), draw(3, 3, 1, 4, dtype=dtype)
 
     def grouped(x, w):
         return jnp.sin(

@@ -11,17 +11,14 @@ import jax
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from benchmarks import history
+from benchmarks.peers import __main__ as harness
+from benchmarks.peers import job as jobs
+from benchmarks.peers import making, registry, running, tables
+from benchmarks.peers.oracle_cache import Reference, digest
+from benchmarks.peers.records import Key, Records
 
-from benchmarks import history  # noqa: E402
-from benchmarks.peers import __main__ as harness  # noqa: E402
-from benchmarks.peers import job as jobs  # noqa: E402
-from benchmarks.peers import making, registry, running, tables  # noqa: E402
-from benchmarks.peers.oracle_cache import Reference, digest  # noqa: E402
-from benchmarks.peers.records import Key, Records  # noqa: E402
-
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.reproduction
 torch = pytest.importorskip("torch", reason="the script is PyTorch's; pip install 'nfk[torch]' to compare")
 
 

@@ -103,7 +103,16 @@ def decompose(V: np.ndarray, rank: int | float, name: str, tol: float = 1e-6, **
     return loop(method_of(V, rank, name, tol, **options), Silent())
 
 
-METHODS = ["parameters", "parameters, narrow", "examples", "examples, narrow", "gram", "gram in tiles", "power", "exact"]
+METHODS = [
+    "parameters",
+    "parameters, narrow",
+    "examples",
+    "examples, narrow",
+    "gram",
+    "gram in tiles",
+    "power",
+    "exact",
+]
 
 
 @pytest.mark.parametrize("shape", [(80, 200), (200, 80), (60, 60)])

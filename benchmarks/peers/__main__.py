@@ -7,6 +7,7 @@ python -m benchmarks.peers --networks critic --sizes 1024 4096 --ranks 128 32 --
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -75,6 +76,7 @@ class Run:
 
 
 def main(options: Annotated[Run, tyro.conf.arg(name="")]) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a contestant never outlives the command
     records = Records.read(options.output) if options.resume else Records()
     records.environment = {**machine.facts(), "seed": making.SEED}
     for network in options.networks:

@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from benchmarks.peers.job import Job, Settings
-from nfk.lab import data
+from reproduction import data
 
 SEED = 0
 SAMPLES = 256  # for the critic's moments

@@ -27,11 +27,11 @@ __all__ = [
 
 __version__ = "0.3.0"
 
-LATER = ("sklearn", "tasks", "torch")
+LATER = ("figures", "report", "sklearn", "tasks", "torch")
 
 
 def __getattr__(name: str) -> Any:
-    """`nfk.tasks`, `nfk.torch` and `nfk.sklearn` are imported when they are first used."""
+    """Modules that need more than the core, or are needed less often, are imported when they are first used."""
     if name in LATER:
         return importlib.import_module(f"nfk.{name}")
     raise AttributeError(f"module 'nfk' has no attribute {name!r}")

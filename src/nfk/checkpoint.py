@@ -30,6 +30,7 @@ from nfk.stream import Examples
 
 SAMPLED_ROWS = 64  # of a block, by which it is known again
 SAME = 1e2  # in units of the precision's eps: blocks that differ by less are the same block
+PLAIN = (bool, int, float, str, type(None))
 Result = tuple[Block, ...]
 Found = TypeVar("Found")
 
@@ -41,6 +42,7 @@ class Checkpoint:
         self.folder = None if folder is None else Path(folder)
         self._journal: Journal | None = None
         self._place = 0
+        self._paused = False
 
     @contextmanager
     def held(self) -> Iterator[Checkpoint]:
@@ -61,10 +63,8 @@ class Checkpoint:
         try:
             yield
         except BlockingIOError as error:
-            raise BlockingIOError(
-                error.errno,
-                f"{name} is {error.strerror}, which runs a fit there: wait for it, or choose another folder",
-            ) from None
+            text = f"{name} is {error.strerror}, which runs a fit there: wait for it, or choose another folder"
+            raise BlockingIOError(text) from None
         except OSError as error:
             done = "nothing was finished yet" if not self.passes else f"{self.passes} finished passes are safe there"
             raise OSError(
@@ -119,6 +119,10 @@ class Checkpoint:
         assert self.folder is not None
         return self.folder / "finished"
 
+    def pause(self) -> None:
+        """The fit was interrupted: what is computed from now on is not of its way."""
+        self._paused = True
+
     def how_to_go_on(self) -> str:
         if not self.passes:
             return ""
@@ -128,7 +132,7 @@ class Checkpoint:
 
     def recall(self, name: str, matches: Callable[[Entry], bool] = lambda entry: True) -> Entry | None:
         """The next result of the journal, where it is the one asked for."""
-        if self._journal is None or self._place >= self._journal.count:
+        if self._journal is None or self._paused or self._place >= self._journal.count:
             return None
         entry = self._journal.read(self._place)
         if entry is None or entry.name != name or not matches(entry):
@@ -138,7 +142,7 @@ class Checkpoint:
         return entry
 
     def keep(self, name: str, facts: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:
-        if self._journal is not None:
+        if self._journal is not None and not self._paused:
             with self._explained():
                 self._journal.append(name, facts, arrays)
             self._place += 1
@@ -246,17 +250,25 @@ def facts_of(
             "number of examples": len(examples), "shape": Kind.of(examples).to_json(),
             "hash of the numbers": examples.hash(),
         },
-        "options": {"rank": rank, **{name: choices[name] for name in choices if name not in ("memory", "space")}},
+        "options": {
+            "rank": _plain(rank),
+            **{name: _plain(value) for name, value in choices.items() if name not in ("memory", "space")},
+        },
         "key": np.asarray(jax.random.key_data(key)).tolist(),
     }  # fmt: skip
 
 
+def _plain(value: Any) -> Any:
+    """As JSON can hold it: numpy's numbers are not."""
+    value = value.item() if hasattr(value, "item") else value
+    return value if isinstance(value, PLAIN) else repr(value)
+
+
 def decisions_of(plan: Plan) -> dict[str, Any]:
     """What a plan has decided, as JSON can hold it: free memory and timings may decide otherwise next time."""
-    plain = (bool, int, float, str, type(None))
     way = {entry.name: getattr(plan.way, entry.name) for entry in fields(plan.way)}
     return {
-        "way": {name: value for name, value in way.items() if isinstance(value, plain)},
+        "way": {name: value for name, value in way.items() if isinstance(value, PLAIN)},
         "batches": asdict(plan.batches),
     }
 

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from nfk import identity, packing
 from nfk.identity import Kind, Shape, Shapes
 from nfk.model import Model, require_model
+from nfk.notebook import Shown
 from nfk.operator.gradients import GradientOperator
 from nfk.operator.moments import Moments
 from nfk.operator.products import ProductOperator
@@ -24,7 +25,7 @@ from nfk.stream import Examples
 
 
 @dataclass(frozen=True)
-class Parts:
+class Parts(Shown):
     """V_x = Q e(x) + rest, for every row: the embedding, and |V_x|^2."""
 
     embedding: Float[np.ndarray, "rows k"]
@@ -47,7 +48,7 @@ class Parts:
 
 
 @dataclass(frozen=True, eq=False)
-class Embedding:
+class Embedding(Shown):
     """e(x) = V_x Q_k with V_x = s * (g(x) - z): call it on examples.
 
     `left` holds the left vectors of the training examples, so their embedding is `left * singular_values`; `right` is
@@ -98,6 +99,19 @@ class Embedding:
     def __repr__(self) -> str:
         share, bound = self.explained_variance_ratio.sum(), self.residuals.max(initial=0)
         return f"Embedding(rank={self.rank}, explained variance {share:.2%}, residuals <= {bound:.1e}, {self.model!r})"
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "components": self.rank,
+            "examples": len(self.left) // self.outputs,
+            "explained variance": f"{self.explained_variance_ratio.sum():.2%} of the exact trace",
+            "certificate": f"every eigenvalue within {self.residuals.max(initial=0):.1e} of a true one (relative)",
+            "passes": self.passes,
+            "model": self.model,
+        }
+
+    def _curve(self) -> Float[np.ndarray, " k"]:
+        return np.cumsum(self.explained_variance_ratio)
 
     def __call__(
         self, X: Any, *, memory: int | str | None = None, progress: bool | None = None

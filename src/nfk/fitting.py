@@ -46,7 +46,7 @@ def plan(
     keep: bool | None = None,
     memory: int | str | None = None,
     oversamples: int = 10,
-    tol: float = 1e-3,
+    tol: float = 1e-2,
 ) -> Plan:
     """What `fit` would do with the same arguments, and at what cost. Takes one trace of the network, runs nothing.
 
@@ -81,7 +81,7 @@ def fit(
     side: SideName | None = None,
     keep: bool | None = None,
     memory: int | str | None = None,
-    tol: float = 1e-3,
+    tol: float = 1e-2,
     oversamples: int = 10,
     max_steps: int = 30,
     save: str | Path | None = None,
@@ -127,6 +127,7 @@ def fit(
             with interrupts.deferred(), Reporter(progress).running() as run.reporter:
                 run.embedding = run(Examples(X))
         except KeyboardInterrupt:
+            run.checkpoint.pause()
             result = run.salvaged()
             _save(result, save)
             raise Interrupted(_interrupted_text(result) + run.checkpoint.how_to_go_on(), result) from None

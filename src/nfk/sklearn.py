@@ -46,7 +46,7 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         method: MethodName = "auto",
         engine: Engine | None = None,
         memory: int | str | None = None,
-        tol: float = 1e-3,
+        tol: float = 1e-2,
         progress: bool | None = None,
     ) -> None:
         self.model = model

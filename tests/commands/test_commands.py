@@ -264,3 +264,41 @@ def test_completion_for_the_shell(shell, nfk_command):
 def test_json_is_one_object_and_nothing_else(fitted, nfk_command):
     for command in ("plan mine.py:model x.npy --rank 4 --json", "spectrum run --json", "outliers run --json"):
         assert isinstance(json.loads(nfk_command(*command.split()).out), dict)
+
+
+class TestDoctorAndReport:
+    def test_a_sound_model_is_exit_code_0_and_a_sick_one_1(self, here, nfk_command):
+        pytest.importorskip("nfk.doctor")
+        assert nfk_command("doctor", "mine.py:model", "x.npy", "--rank", 4).code == 0
+        X = np.load("x.npy")
+        X[3, 2] = np.nan
+        np.save("sick.npy", X)
+        done = nfk_command("doctor", "mine.py:model", "sick.npy", "--rank", 4, "--json")
+        assert done.code == 1
+        assert not done.facts["ok"]
+
+    def test_a_page_about_two_runs_is_not_overwritten(self, fitted, nfk_command):
+        pytest.importorskip("nfk.report")
+        nfk_command("fit", "mine.py:several", "x.npy", "--rank", 3, "--output", "other")
+        assert nfk_command("report", "run", "other", "--output", "page.html").code == 0
+        page = (fitted / "page.html").read_text()
+        assert "other" in page
+        done = nfk_command("report", "run", "--output", "page.html")
+        assert (done.code, (fitted / "page.html").read_text()) == (2, page)
+        assert "page.html exists" in done.err
+
+    def test_a_report_needs_a_run(self, here, nfk_command):
+        assert nfk_command("report").code == 2
+        assert nfk_command("report", "nowhere").code == 2
+
+    def test_a_fit_goes_on_from_its_checkpoint(self, here, nfk_command):
+        import inspect
+
+        if "checkpoint" not in inspect.signature(nfk.fit).parameters:
+            pytest.skip("nfk.fit keeps no checkpoints")
+        fit = ("fit", "mine.py:model", "x.npy", "--rank", 3, "--checkpoint", "kept")
+        assert nfk_command(*fit).code == 0
+        assert (here / "kept").is_dir()
+        first = read_run("run").embedding
+        assert nfk_command(*fit, "--force").code == 0
+        np.testing.assert_array_equal(read_run("run").embedding, first)

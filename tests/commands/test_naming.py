@@ -252,7 +252,7 @@ class TestArrays:
             ("new.npy", Reading(labels="y.npy"), "new.npy has 7 examples, but there are 40 labels: give one for each"),
             ("x.npy", Reading(limit=0), "--limit 0: take one example at least"),
             ("lines.txt", Reading(), "lines.txt holds texts: say how they become numbers with --tokenizer"),
-            ("lines.txt", Reading(tokenizer="nowhere"), "--tokenizer nowhere: there is no such folder"),
+            ("lines.txt", Reading(tokenizer="nowhere"), "--tokenizer nowhere: there is no tokenizer in such a folder"),
             ("lines.txt", Reading(tokenizer="mine.py:letters"), "mine.py:letters failed on 2 texts: ZeroDivisionError"),
         ],
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pyte
 import pytest
 
-SLOW = '''
+SLOW = """
 import time
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def nothing(x):
 def model():
     params = np.random.default_rng(0).standard_normal((6, 9)).astype("float32")
     return nfk.energy(lambda params, x: jnp.sum(jnp.tanh(x @ params)) * (1 + nothing(x)), params)
-'''
+"""
 
 
 class Terminal:

@@ -17,21 +17,23 @@ from benchmarks.peers import jax_networks
 from benchmarks.peers.job import Job
 from benchmarks.peers.measure import Answer, Stopwatch, contest
 
-BATCH = 64
+BATCH, SMALL_BATCH = 128, 16  # the second for more than two million parameters; vmap_axes=0 is three times faster
 
 
 def prepare(job: Job) -> Callable[[Stopwatch], Answer]:
     score, params, X = jax_networks.score(job), jax_networks.params(job), jax_networks.examples(job)
+    batch = min(len(X), BATCH if job.parameters < 2_000_000 else SMALL_BATCH)
     rank, budget = job.settings.rank, job.settings.budget_seconds
 
     def solve(watch: Stopwatch) -> Answer:
         # user: begin
         outputs = lambda params, x: jax.vmap(lambda one: score(params, one))(x)[:, None]  # noqa: E731
         method = nt.NtkImplementation.JACOBIAN_CONTRACTION
-        kernel = nt.batch(nt.empirical_ntk_fn(outputs, implementation=method), batch_size=BATCH, device_count=0)
+        ntk = nt.empirical_ntk_fn(outputs, implementation=method, vmap_axes=0)
+        kernel = nt.batch(ntk, batch_size=batch, device_count=0)
         # user: end
-        first, block = (seconds(lambda: kernel(X[:BATCH], None, params)) for _ in range(2))
-        least = first + block * (len(X) / BATCH) ** 2
+        first, block = (seconds(lambda: kernel(X[:batch], None, params)) for _ in range(2))
+        least = first + block * (len(X) / batch) ** 2
         if least > budget:
             return Answer(projected_seconds=least, facts={"projection": "one block of the kernel times their number"})
         # user: begin
@@ -42,7 +44,7 @@ def prepare(job: Job) -> Callable[[Stopwatch], Answer]:
         svd = TruncatedSVD(rank, random_state=0).fit(K)
         # user: end
         watch.lap("svd")
-        return Answer(svd.singular_values_, {"batch": BATCH})
+        return Answer(svd.singular_values_, {"batch": batch})
 
     return solve
 

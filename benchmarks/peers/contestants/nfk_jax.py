@@ -30,8 +30,9 @@ def options(job: Job, sample: Callable) -> dict[str, Any]:
 def answer(embedding: nfk.Embedding, new_examples: Any) -> Answer:
     certificate = float(embedding.residuals.max())
     facts = {"passes": embedding.passes, "certificate": certificate, "plan": str(embedding.plan)}
-    train = embedding.left * embedding.singular_values
-    return Answer(embedding.eigenvalues, facts, train=train, embed=lambda: np.asarray(embedding(new_examples)))
+    return Answer(
+        embedding.eigenvalues, facts, train=embedding.training, embed=lambda: np.asarray(embedding(new_examples))
+    )
 
 
 def prepare(job: Job) -> Callable[[Stopwatch], Answer]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from nfk.cli.models import model_named, tokenizer_folder
+from nfk.cli.models import model_named
 from nfk.cli.options import DataName, Memory, ModelName, Rank
 from nfk.cli.reading import Reading, read
 from nfk.cli.saying import Saying, Spoken
+from nfk.cli.texts import tokenizer_folder
 
 
 def doctor(

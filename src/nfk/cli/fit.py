@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import numpy as np
 from rich.console import Console
 
-from nfk.cli.models import model_named, tokenizer_folder
+from nfk.cli.models import model_named
 from nfk.cli.options import DataName, Force, Memory, Method, ModelName, Rank, Seed, command_line, path_option
 from nfk.cli.plan import show_plan
 from nfk.cli.reading import Data, Reading, read
 from nfk.cli.refusal import refuse_existing
 from nfk.cli.saying import Saying, Spoken, pairs, percent
+from nfk.cli.texts import tokenizer_folder
 from nfk.cli.words import option
 from nfk.embedding import Embedding
 from nfk.fitting import fit as fit_embedding
@@ -34,7 +35,7 @@ def fit(
     key: Seed = 0,
     memory: Memory = None,
     method: Method = "auto",
-    tol: Annotated[float, option("A bound on the relative residual of every component.", "NUMBER")] = 1e-3,
+    tol: Annotated[float, option("A bound on the relative residual of every component.", "NUMBER")] = 1e-2,
     outside: Annotated[bool, option("Leave out the pass that tells unusual examples.")] = True,
     checkpoint: Annotated[
         Path | None,
@@ -76,7 +77,7 @@ def _asked(options: dict[str, Any]) -> dict[str, Any]:
 
 def _said(options: dict[str, Any]) -> dict[str, Any]:
     """Those that differ from the defaults."""
-    standard = {"rank": 64, "key": 0, "method": "auto", "tol": 1e-3}
+    standard = {"rank": 64, "key": 0, "method": "auto", "tol": 1e-2}
     return {name: value for name, value in options.items() if value != standard.get(name)}
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nfk.cli.models import model_named, tokenizer_folder
+from nfk.cli.models import model_named
 from nfk.cli.reading import Data, Reading, read
 from nfk.cli.refusal import Refused
+from nfk.cli.texts import tokenizer_folder
 from nfk.embedding import Embedding, load
 from nfk.runs import Run
 

@@ -20,20 +20,29 @@ def lines(path: Path) -> list[str]:
     return [line for line in found if line]
 
 
+def tokenizer_folder(name: str) -> str | None:
+    """The folder of a `transformers` model has its tokenizer, too."""
+    files = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+    folder = Path(name)
+    return name if folder.is_dir() and any((folder / file).is_file() for file in files) else None
+
+
 def tokens(texts: list[str], tokenizer: str | None, length: int, name: str) -> Any:
     """{"input_ids", "attention_mask"}, both (n, length), or what the caller's function makes of the texts."""
     if tokenizer is None:
         raise Refused(f"{name} holds texts: say how they become numbers with --tokenizer FOLDER or FILE.py:FUNCTION")
     if naming.is_reference(tokenizer):
         return _by_function(texts, tokenizer)
-    if not Path(tokenizer).is_dir():
-        raise Refused(f"--tokenizer {tokenizer}: there is no such folder, and it is not FILE.py:FUNCTION")
+    if tokenizer_folder(tokenizer) is None:
+        raise Refused(
+            f"--tokenizer {tokenizer}: there is no tokenizer in such a folder, and it is not FILE.py:FUNCTION"
+        )
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise needs("transformers", f"--tokenizer {tokenizer}") from error
     try:
-        loaded = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
+        loaded = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True, padding_side="right")
     except Exception as error:
         raise Refused(f"--tokenizer {tokenizer} could not be read by transformers: {error}") from error
     if loaded.pad_token is None:

@@ -73,7 +73,7 @@ class Plain:
 
 
 def classifier(
-    apply: Callable, params: Params, *, sample: Sampler | None = None, **options: Unpack[ModelOptions]
+    apply: Callable, params: Params = None, *, sample: Sampler | None = None, **options: Unpack[ModelOptions]
 ) -> Model:
     """score(x) = logsumexp(logits(x)): its gradient is the paper's sum over y of p(y|x) grad f_y(x).
 
@@ -98,7 +98,7 @@ def classifier(
 
 def gan(
     critic: Callable,
-    params: Params,
+    params: Params = None,
     *,
     sample: Sampler | None = None,
     sigmoid: bool = False,
@@ -118,7 +118,7 @@ def gan(
 
 
 def energy(
-    energy_function: Callable, params: Params, *, sample: Sampler | None = None, **options: Unpack[ModelOptions]
+    energy_function: Callable, params: Params = None, *, sample: Sampler | None = None, **options: Unpack[ModelOptions]
 ) -> Model:
     """score(x) = -E(x); expectations over `sample` where given, else over the data.
 
@@ -133,7 +133,7 @@ def energy(
 
 def vae(
     elbo: Callable,
-    params: Params,
+    params: Params = None,
     *,
     sample: Sampler | None = None,
     common_noise: bool = True,
@@ -158,7 +158,7 @@ def vae(
 
 
 def density(
-    log_prob: Callable, params: Params, *, sample: Sampler | None = None, **options: Unpack[ModelOptions]
+    log_prob: Callable, params: Params = None, *, sample: Sampler | None = None, **options: Unpack[ModelOptions]
 ) -> Model:
     """score(x) = log p(x) for a flow, an autoregressive model or any exact density.
 
@@ -172,7 +172,7 @@ def density(
 
 
 def network(
-    apply: Callable, params: Params, *, sample: Sampler | None = None, **options: Unpack[ModelOptions]
+    apply: Callable, params: Params = None, *, sample: Sampler | None = None, **options: Unpack[ModelOptions]
 ) -> Model:
     """The empirical neural tangent kernel: one row per output, no mean, Fisher = identity.
 
@@ -198,7 +198,13 @@ def _build(
     noise: Noise = "none",
 ) -> Model:
     function = getattr(score, "function", score)
-    if not callable(function) or any(leaf is params and callable(leaf) for leaf in jax.tree.leaves(params)):
+    if any(base.__module__.split(".")[0] == "torch" for base in type(function).__mro__):
+        raise TypeError(
+            f"nfk.{family} takes a function of JAX and its parameters; for a PyTorch module there is nfk.torch: "
+            f"import nfk.torch, then nfk.torch.{family}(module.eval(), ...)"
+        )
+    swapped = any(leaf is params and callable(leaf) for leaf in jax.tree.leaves(params))
+    if not callable(function) or params is None or swapped:
         raise TypeError(
             f"nfk.{family} takes a function first and its parameters second: nfk.{family}(function, params)"
         )

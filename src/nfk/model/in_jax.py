@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nfk.layout import KEY, Layout, PathFilter
+from nfk.model.factors import split_gradients
 from nfk.model.fingerprint import fingerprint
 from nfk.model.interface import Batch, Batching, Cost, Differentiator, Example, Network, Params, Rows
 from nfk.model.patches import with_patches
@@ -137,6 +138,11 @@ class Compiled(Differentiator):
     def rows(self, mean: list, scale: list, batch: Batch) -> Rows:
         return self.functions.rows[self.batching](self.outputs, self.chosen, self.others, self.key, mean, scale, batch)
 
+    def factors(self, batch: Batch) -> tuple[dict, list]:
+        """Raw gradients in factors, see `model.factors`: the leaves (examples, outputs, size) that have none, by their
+        place, and for each layer a (examples, T, A) and d (examples, outputs, T, D)."""
+        return self.functions.factors(self.outputs, self.chosen, self.others, self.key, batch)
+
     def forward_product(self, columns: list, batch: Batch) -> jax.Array:
         return self.functions.forward(self.outputs, self.chosen, self.others, self.key, columns, batch)
 
@@ -152,7 +158,9 @@ class Functions:
         self.evaluate, self.jacobian = jax.jit(self._evaluate), jax.jit(self._jacobian)
         ways = {"vmap": self._rows, "unrolled": self._unrolled_rows, "patches": self._patch_rows}
         self.rows = {batching: jax.jit(function, static_argnums=0) for batching, function in ways.items()}
-        self.forward, self.reverse = (jax.jit(f, static_argnums=0) for f in (self._forward, self._reverse))
+        self.forward, self.reverse, self.factors = (
+            jax.jit(function, static_argnums=0) for function in (self._forward, self._reverse, self._factors)
+        )
         self._results: dict[tuple, Any] = {}
         self._costs: dict[str, Cost] = {}
 
@@ -218,6 +226,9 @@ class Functions:
         size = len(jax.tree.leaves(batch)[0])
         parts = [one(jax.tree.map(lambda leaf, i=i: leaf[i], batch)) for i in range(size)]
         return [list(leaves) for leaves in zip(*parts, strict=True)]
+
+    def _factors(self, outputs: int, chosen: list, others: list, key: jax.Array, batch: Batch) -> tuple[dict, list]:
+        return jax.vmap(lambda x: split_gradients(self._evaluate, outputs, chosen, others, key, x))(batch)
 
     def _forward(
         self, outputs: int, chosen: list, others: list, key: jax.Array, columns: list, batch: Batch

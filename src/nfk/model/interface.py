@@ -81,6 +81,7 @@ class Network(ABC):
 
     params: Params
     noise: Noise
+    note: ClassVar[str] = ""  # a line for the plan
     wrapping: ClassVar[str]  # how a function of a batch becomes one of an example, for error messages
     sampler: ClassVar[str]  # what a sampler takes, for error messages
 

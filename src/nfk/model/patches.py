@@ -31,7 +31,7 @@ def with_patches(function: Callable) -> Callable:
 def patch_bytes(program: Jaxpr) -> int:
     """What the largest convolution's patches take for one evaluation: one layer has them at a time."""
     convolutions = (equation for equation in equations(program) if is_convolution(equation))
-    return max((_window_of(equation) * _smaller_side(equation) for equation in convolutions), default=0)
+    return max((window_of(equation) * _smaller_side(equation) for equation in convolutions), default=0)
 
 
 def is_convolution(equation: JaxprEqn) -> bool:
@@ -67,23 +67,33 @@ def _by_patches(equation: JaxprEqn) -> Computation | None:
 
 def _weight_gradient(x: jax.Array, dy: jax.Array, shape: Sequence[int], params: dict) -> jax.Array:
     """dw, in the order of axes that w has."""
-    numbers, dilation = params["dimension_numbers"], params["rhs_dilation"]
-    x, dy = x.transpose(numbers.lhs_spec), dy.transpose(numbers.out_spec)  # examples, channels, space
+    numbers = params["dimension_numbers"]
     window = [shape[axis] for axis in numbers.rhs_spec[2:]]
-    if _is_transposed(params):
-        # x_i meets dy at i * stride + low - k: the windows lie in dy, and run backwards.
-        low = [
-            (size - 1) * step - pad for size, step, (pad, _) in zip(window, dilation, params["padding"], strict=True)
-        ]
-        seen = _windows(dy, low, (1,) * len(window), window, dilation, params["lhs_dilation"], x.shape[2:])
-        dw = jnp.flip(_product(seen, x).swapaxes(1, 2), 0)
-    else:
-        low = [pad for pad, _ in params["padding"]]
-        seen = _windows(x, low, params["lhs_dilation"], window, dilation, params["window_strides"], dy.shape[2:])
-        dw = _product(seen, dy)
+    seen, other = sides(x, dy, shape, params)
+    dw = _product(seen, other)
+    if is_transposed(params):
+        dw = dw.swapaxes(1, 2)
     dw = dw.reshape(*window, *dw.shape[1:])  # space, channels, features
     axes = (*numbers.rhs_spec[2:], numbers.rhs_spec[1], numbers.rhs_spec[0])
     return dw.transpose([axes.index(axis) for axis in range(len(axes))])
+
+
+def sides(x: jax.Array, dy: jax.Array, shape: Sequence[int], params: dict) -> tuple[jax.Array, jax.Array]:
+    """The two factors of dw, whose product over examples and positions it is.
+
+    Patches (examples, window, channels, positions), and what meets them, (examples, channels, positions). They are
+    patches of x that meet dy; in a transposed convolution patches of dy that meet x.
+    """
+    numbers, dilation = params["dimension_numbers"], params["rhs_dilation"]
+    x, dy = x.transpose(numbers.lhs_spec), dy.transpose(numbers.out_spec)
+    window = [shape[axis] for axis in numbers.rhs_spec[2:]]
+    if not is_transposed(params):
+        low = [pad for pad, _ in params["padding"]]
+        return _windows(x, low, params["lhs_dilation"], window, dilation, params["window_strides"], dy.shape[2:]), dy
+    # x_i meets dy at i * stride + low - k: the windows run backwards.
+    low = [(size - 1) * step - pad for size, step, (pad, _) in zip(window, dilation, params["padding"], strict=True)]
+    seen = _windows(dy, low, (1,) * len(window), window, dilation, params["lhs_dilation"], x.shape[2:])
+    return jnp.flip(seen, 1), x
 
 
 def _windows(
@@ -114,12 +124,12 @@ def _product(seen: jax.Array, other: jax.Array) -> jax.Array:
     return lax.dot_general(seen, other, (((0, *(axis + 1 for axis in space)), (0, *space)), ((), ())))
 
 
-def _is_transposed(params: dict) -> bool:
+def is_transposed(params: dict) -> bool:
     """Strides between the input's pixels, none between the output's: the windows are fewer in the output."""
     return max(params["lhs_dilation"], default=1) > 1 and max(params["window_strides"]) == 1
 
 
-def _window_of(equation: JaxprEqn) -> int:
+def window_of(equation: JaxprEqn) -> int:
     shape = equation.invars[1].aval.shape
     size = 1
     for axis in equation.params["dimension_numbers"].rhs_spec[2:]:
@@ -131,6 +141,6 @@ def _smaller_side(equation: JaxprEqn) -> int:
     """Bytes of patches for one offset of the window."""
     (x, w), y, params = (variable.aval for variable in equation.invars), equation.outvars[0].aval, equation.params
     numbers = params["dimension_numbers"]
-    if _is_transposed(params):
+    if is_transposed(params):
         return x.size // x.shape[numbers.lhs_spec[1]] * w.shape[numbers.rhs_spec[0]] * x.dtype.itemsize
     return y.size // y.shape[numbers.out_spec[1]] * w.shape[numbers.rhs_spec[1]] * x.dtype.itemsize

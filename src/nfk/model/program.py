@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, DebugInfo, DropVar, Jaxpr, JaxprEqn, Literal, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, DebugInfo, DropVar, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
 
 Computation = Callable[..., Sequence]  # the results of an equation, from the values of its operands
 Rule = Callable[[JaxprEqn], Computation | None]  # how an equation is computed instead; None leaves it alone
@@ -38,6 +38,15 @@ def evaluated(program: Jaxpr, constants: Sequence, values: Sequence, rule: Rule)
     return [read(atom) for atom in program.outvars]
 
 
+def flat(function: Callable) -> Callable:
+    """`function` with no `jit` inside: one level of equations, so far as there is no loop or branch."""
+
+    def inlined(equation: JaxprEqn) -> Computation | None:
+        return _enter(equation.params["jaxpr"], inlined) if equation.primitive.name in ("jit", "pjit") else None
+
+    return rewritten(function, inlined)
+
+
 def equations(program: Jaxpr) -> Iterator[JaxprEqn]:
     """Every equation to which a rule may apply, in order."""
     for equation in program.eqns:
@@ -57,7 +66,7 @@ def as_it_stands(equation: JaxprEqn) -> Computation:
         known = {
             atom: value for atom, value in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)
         }
-        results = iter(jax.core.eval_jaxpr(single, (), *(known[atom] for atom in inputs)))
+        results = iter(jaxpr_as_fun(ClosedJaxpr(single, ()))(*(known[atom] for atom in inputs)))
         return [None if isinstance(variable, DropVar) else next(results) for variable in equation.outvars]
 
     return compute

@@ -119,7 +119,7 @@ def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer]
 
 def unit_of(leaves: Leaves) -> float | None:
     """A power of two that brings the largest entry near one, 1 where it is of ordinary size, None where it is zero."""
-    largest = float(_largest(leaves))
+    largest = max(_largest(leaf) for leaf in leaves)
     if largest == 0:
         return None
     if not np.isfinite(largest) or ORDINARY[0] <= largest <= ORDINARY[1]:
@@ -131,9 +131,10 @@ def _whole(leaves: Leaves) -> list[jax.Array]:
     return [jnp.concatenate(leaf) if isinstance(leaf, (list, tuple)) else leaf for leaf in leaves]
 
 
-@jax.jit
-def _largest(leaves: Leaves) -> jax.Array:
-    return jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in _whole(leaves)]))
+def _largest(leaf: jax.Array | list) -> float:
+    """On the host: it is asked once a fit, and compiling it would take longer."""
+    parts = leaf if isinstance(leaf, (list, tuple)) else [leaf]
+    return max(float(np.abs(np.asarray(part)).max(initial=0)) for part in parts)
 
 
 @jax.jit

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from nfk.memory import at_least, human, parse_memory
+from nfk.notebook import Shown
 from nfk.planning.batches import Batches, chunk_bytes, gradient_batches, network_bytes, product_batches
 from nfk.planning.options import Engine, Options, SideName
 from nfk.planning.problem import Problem, Target
@@ -19,7 +20,7 @@ CALL_CHUNK_BYTES = 2**30  # gradients that a call gathers at the most
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """A way to run a fit, its cost and its peak memory. `print` it."""
 
     way: Way
@@ -76,11 +77,22 @@ class Plan:
         """The sum of all parts: an upper bound, since not all are held at one time."""
         return sum(self.parts.values())
 
+    def _facts(self) -> dict[str, str]:
+        p, way = self.problem, self.way
+        return {
+            "of": f"{p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {way.target}",
+            "method": f"{_words(way)}, {way.engine}, {_where(way)}",
+            "passes": f"about {self.passes}, {self.flops:.1e} FLOP",
+            "time": f"about {_duration(self.seconds)}, and compilation",
+            "memory": f"{human(self.peak_bytes)} at its peak, budget {human(self.budget)}",
+        }
+
     def __str__(self) -> str:
         p, way = self.problem, self.way
         how = "" if self.batches.batching == "vmap" else f", {self.batches.batching}"
         lines = [
             f"Plan: {p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {way.target}",
+            *([f"  network   {p.note}"] if p.note else []),
             f"  method    {_words(way)}",
             f"  engine    {way.engine}{' (close: both will be timed)' if self.rival else ''}, {_where(way)}",
             f"  batches   {self.batches.gradients} examples through the network{how}, "
@@ -110,16 +122,19 @@ def _where(way: Way) -> str:
     return "gradients kept in memory" if way.keep else products
 
 
-def plan_fit(problem: Problem, rank: int | float, options: Options) -> Plan:
-    """The cheapest way that fits in the budget, or a `MemoryError` that says what to change."""
+def plan_fit(problem: Problem, rank: int | float, options: Options, rates: Rates | None = None) -> Plan:
+    """The cheapest way that fits in the budget, or a `MemoryError` that says what to change.
+
+    At the `rates` given, or at typical ones for a short fit and at those of this machine for a long one.
+    """
     target = Target.of(rank, problem)
     if target.variance is not None and options.method == "power":
         raise ValueError(f"rank={rank} is a fraction, but method='power' needs a number of components")
     if options.engine == "products" and problem.why_no_products:
         raise ValueError(f"engine='products' is not possible here: {problem.why_no_products}; use engine='gradients'")
-    fitting = _fitting(problem, target, options, TYPICAL)
+    fitting = _fitting(problem, target, options, rates or TYPICAL)
     best = min(fitting, key=lambda way: way.seconds)
-    if best.seconds > WORTH_MEASURING_SECONDS:
+    if rates is None and best.seconds > WORTH_MEASURING_SECONDS:
         fitting = _fitting(problem, target, options, measured())
         best = min(fitting, key=lambda way: way.seconds)
     rival = _rival(best, fitting)

@@ -26,6 +26,7 @@ class Problem:
     trace_known: bool
     why_no_products: str | None
     microbatch: int = 4
+    note: str = ""
 
     @classmethod
     def of(cls, model: Model, examples: Examples) -> Problem:
@@ -41,6 +42,7 @@ class Problem:
             moments_over_data=model.moments_over_data,
             trace_known=model.moments_over_data and model.fisher == "diagonal",
             why_no_products=model.network.why_no_products(example), microbatch=cost.microbatch,
+            note=model.network.note,
         )  # fmt: skip
 
     @property

@@ -102,7 +102,7 @@ def measure() -> Rates:
     double = 2.0 * ROWS * V.size / _seconds(lambda: HOST.inner(turned, turned, double=True))
     square = rng.standard_normal((300, 300))
     eigh = 300**3 / _seconds(lambda: scipy.linalg.eigh(square + square.T))
-    memory = V.nbytes / _seconds(lambda: V.copy())
+    memory = V.nbytes / _seconds(V.copy)
     return Rates(_network_rate(), tuple(products), kernel, double, eigh, memory)
 
 

@@ -230,8 +230,16 @@ class Way:
         if self.method in ("gram", "exact"):
             rate = rates.kernel_double if self.tile or self.method == "exact" else rates.kernel
             total += 2.0 * p.rows * p.parameters * min(p.rows, p.smaller) / rate
-        written = 0 if self.engine == "products" else 1 if self.keep else self.sweeps
-        return total + written * p.examples * p.row_bytes / rates.memory + self.sweeps * PASS_SECONDS
+        return total + self._written / rates.memory + self.sweeps * PASS_SECONDS
+
+    @property
+    def _written(self) -> float:
+        """Bytes of gradients, once or in every pass; of the products engine, of the sum to which each batch adds."""
+        p = self.problem
+        if self.engine == "products":
+            batches = p.examples / max(self.batches().products, 1)
+            return 6 * batches * self._columns_met * p.column_bytes
+        return (1 if self.keep else self.sweeps) * p.examples * p.row_bytes
 
     @property
     def _eigh_seconds(self) -> float:
@@ -291,7 +299,7 @@ def _tiles(way: Way) -> Iterator[Way]:
 
 def _blocks(way: Way) -> Iterator[Way]:
     """Krylov on either side, with blocks of every width, and bases that hold all of a search or restart."""
-    p, rank, smaller = way.problem, way.rank, way.problem.smaller
+    rank, smaller = way.rank, way.problem.smaller
     wide = [rank + way.options.oversamples, 2 * rank, 3 * rank] if way.target.rank else []
     for width in sorted({min(width, smaller) for width in (*WIDTHS, *wide) if width <= 3 * rank + 64}):
         for side in ("parameters", "examples"):

@@ -8,10 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 import numpy as np
-from sklearn.decomposition import PCA
 
 from nfk.report.content import Content
-from nfk.tasks import nearest, probe_by_rank
+from nfk.tasks import nearest, plane, probe_by_rank
 from nfk.tasks.probing import held_out_rows
 
 NEIGHBOURS = 12
@@ -80,15 +79,9 @@ def maps_of(features: np.ndarray) -> list[Map]:
     if _umap_is_installed() and len(features) > NEIGHBOURS:
         note = "UMAP keeps neighbours together; distances between far groups mean little."
         found.append(Map("UMAP", note, _umap(features)))
-    lengths = np.linalg.norm(features.astype(np.float64), axis=1, keepdims=True)
-    directions = features / np.where(lengths > 0, lengths, 1)  # as the cosine of the neighbours sees them
-    width = min(2, *features.shape)
-    reduced = PCA(width, random_state=0).fit(directions)
-    positions = np.zeros((len(features), 2))
-    positions[:, :width] = reduced.transform(directions)
-    share = np.nan_to_num(reduced.explained_variance_ratio_).sum()
-    note = f"PCA: the plane in which the examples spread most by direction; it holds {share:.0%} of their spread."
-    return [*found, Map("PCA", note, positions)]
+    flat = plane(features)
+    note = f"PCA: the plane in which the examples spread most by direction; it holds {flat.share:.0%} of their spread."
+    return [*found, Map("PCA", note, flat.positions)]
 
 
 def _umap_is_installed() -> bool:

@@ -49,8 +49,8 @@ def verify(operator: Operator, known: Known, seed: Sequence[int], probes: int, t
     """The residuals that follow from what is known, and the most by which all of it can be wrong.
 
     With D = V'V Q - (Q diag(values) + T B), a fused pass over a few random combinations w of the vectors shows D w, and
-    |D| <= c max |D w| but for a probability of `DOUBT`. So a bound for every vector costs `probes` columns, not k; where
-    it is above `tol` the full certificate is taken instead. Gives up the memory of Q.
+    |D| <= c max |D w| but for a probability of `DOUBT`. So a bound for every vector costs `probes` columns, not k.
+    Where it is above `tol`, the full certificate is taken instead. Gives up the memory of Q.
     """
     if known.Q.shape[1] == 0:
         return empty(operator)
@@ -108,7 +108,7 @@ def certify_by_kernel(operator: Operator, Q: Float[Block, "P k"], K: Float[np.nd
     if Q.shape[1] == 0:
         return empty(operator)
     space = operator.space
-    # Each vector orthogonal to those before it: a trace of the largest in a small one would be the most of its residual.
+    # Each vector orthogonal to those before it: a trace of the largest in a small one would be most of its residual.
     Q = space.rotate(Q, np.linalg.inv(np.linalg.cholesky(space.inner(Q, Q, double=True))).T)
     Z, squares_of_q = operator.images(Q), np.diagonal(space.inner(Q, Q, double=True))
     squares_of_z = np.einsum("ij,ij->j", Z, Z)

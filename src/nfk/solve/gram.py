@@ -4,9 +4,9 @@ N^2 P operations, half of a full product, in one pass over gradients that are ke
 examples this beats every iteration. K is summed in float64 from products in the precision of the rows, so small
 components carry rounding error of the largest: where the certificate says so, the basis is improved by V'V.
 
-Where the gradients cannot be kept, a tile of them is held at a time and the later ones are computed again for each tile.
-Then gradients cost far more than products, so K has products in float64, and with it the certificate needs one pass of
-V Q and no second block of P rows.
+Where the gradients cannot be kept, a tile of them is held at a time and later ones are computed again for each tile.
+Then gradients cost far more than products, so K has products in float64, and with it the certificate needs one pass
+of V Q and no second block of P rows.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Side(ABC):
     def known(
         self, vectors: Block, images: Block, values: Float[np.ndarray, " k"], last: Remainder | None = None
     ) -> Known:
-        """Both sides of the SVD for Ritz vectors W y of A with A W y = values W y + R y_last, and what A made of them."""
+        """Both sides of the SVD, for Ritz vectors W y with A W y = values W y + R y_last, and what A made of them."""
 
 
 @dataclass(frozen=True)

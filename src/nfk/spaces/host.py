@@ -1,8 +1,8 @@
 """Blocks as numpy arrays, multiplied by BLAS and updated in place, on all cores.
 
 On a CPU numpy's BLAS multiplies a chunk of gradients with a block 1.5 to 2.5 times as fast as XLA's own product does
-(measured: 160 to 200 GFLOP/s against 70 to 130, two cores). Each operation is cut into pieces for a pool of workers; how a
-sum is cut depends on the shapes alone, so its result does not depend on the number of cores.
+(measured: 160 to 200 GFLOP/s against 70 to 130, two cores). Each operation is cut into pieces for a pool of workers.
+How a sum is cut depends on the shapes alone, so its result does not depend on the number of cores.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ HOST = Host()
 
 
 def fresh(shape: tuple[int, int], dtype: np.dtype, zeros: bool = False) -> np.ndarray:
-    """New memory. Large arrays are in small pages: numpy asks for huge ones, and where the machine must first move other
-    memory aside to make them, touching a gigabyte takes two seconds instead of 0.3 (measured); products are as fast."""
+    """New memory. Large arrays are in small pages: numpy asks for huge ones, and where the machine must first move
+    other memory aside to make them, touching a gigabyte takes two seconds, not 0.3 (measured). Products are as fast."""
     count = int(np.prod(shape))
     if count * np.dtype(dtype).itemsize < LARGE or not hasattr(mmap, "MADV_NOHUGEPAGE"):
         return (np.zeros if zeros else np.empty)(shape, dtype)

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binomtest, norm
 
+from nfk.notebook import Shown
+
 NORMAL = float(norm.ppf(0.975))
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Shown):
     """A value and its 95 % interval."""
 
     value: float
@@ -27,7 +29,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Repeated:
+class Repeated(Shown):
     """A value for each seed."""
 
     values: tuple[float, ...]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import as_features, same_length, same_width
 from nfk.tasks.estimates import Estimate
 from nfk.tasks.ridge import feature_ridge
@@ -16,7 +17,7 @@ DRAWS = 200
 
 
 @dataclass(frozen=True)
-class Inversion:
+class Inversion(Shown):
     """h(x) = e(x) . weights + intercept. `score` is R^2 on generated examples that were held out."""
 
     weights: np.ndarray

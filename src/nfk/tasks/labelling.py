@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import StratifiedKFold
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import whole
 from nfk.tasks.estimates import Repeated, repeated
 from nfk.tasks.linear import Loss, fit_linear
@@ -19,7 +20,7 @@ FOLDS = 5
 
 
 @dataclass(frozen=True)
-class FewLabels:
+class FewLabels(Shown):
     """Test accuracies with `budget` labels, one for each draw of the labelled examples."""
 
     budget: int

@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import all_classes_known, as_features, as_labels, at_least_two_classes, one_of, same_width
 
 Loss = Literal["logistic", "squared_hinge"]
@@ -25,7 +26,7 @@ ITERATIONS = 500
 
 
 @dataclass(frozen=True)
-class LinearClassifier:
+class LinearClassifier(Shown):
     """scores(x) = weights x + intercept, a row of `weights` for each class; for two classes logistic has one row.
 
     `converged` says whether the solver reached its tolerance.

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import all_classes_known, as_features, as_labels, one_of, same_width, whole
 from nfk.tasks.estimates import Estimate, average, proportion
 
@@ -15,7 +16,7 @@ Metric = Literal["cosine", "euclidean"]
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class Neighbours(Shown):
     """Rows of the nearest reference examples for each query, nearest first, and their distances: (n, count)."""
 
     rows: np.ndarray
@@ -23,7 +24,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
-class Retrieval:
+class Retrieval(Shown):
     """`accuracy` of the neighbours' vote; `precision`, the mean share of neighbours that have the query's label."""
 
     accuracy: Estimate

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
+from nfk.notebook import Shown
 from nfk.tasks.estimates import NORMAL, Estimate, proportion
 
 
 @dataclass(frozen=True)
-class Detection:
+class Detection(Shown):
     """`auroc`: the chance that an outlier scores above an inlier. `missed_at_95`: the share of outliers that pass
     when 95 % of the inliers do."""
 

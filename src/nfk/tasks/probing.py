@@ -11,6 +11,7 @@ import scipy.linalg
 from scipy import sparse
 from sklearn.model_selection import train_test_split
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import (
     all_classes_known,
     as_features,
@@ -28,7 +29,7 @@ ROW_NORM = 10.0
 
 
 @dataclass(frozen=True)
-class Probe:
+class Probe(Shown):
     """Test accuracy of a linear classifier on `features` numbers per example."""
 
     accuracy: Estimate

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import all_classes_known, as_features, same_length, same_width, whole
 from nfk.tasks.estimates import Estimate, average
 
@@ -25,7 +26,7 @@ RELATIVE_RIDGES = tuple(10.0**power for power in np.arange(-7, 3.01, 0.5))
 
 
 @dataclass(frozen=True)
-class Ridge:
+class Ridge(Shown):
     """Predictions  offset + x . weights  (features) or  offset + K(x, X) . weights  (kernel)."""
 
     weights: np.ndarray

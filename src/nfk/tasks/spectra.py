@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import whole
 from nfk.tasks.estimates import Estimate
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class Spectrum(Shown):
     """The top k eigenvalues of a kernel over `rows` rows, in falling order, and its exact trace.
 
     What lies beyond k is known only by its sum, so a quantity that needs it comes with the bounds that sum allows.

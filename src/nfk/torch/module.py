@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nfk.layout import Layout, PathFilter
@@ -43,6 +44,7 @@ class TorchNetwork(Network):
     normals: tuple[int, ...] = field(default=(), kw_only=True)
     vectorised: bool = field(default=True, kw_only=True)
     contents: tuple[int, ...] = field(kw_only=True)
+    note: str = field(default="", kw_only=True)
     wrapping: ClassVar[str] = "lambda module, x: module(x[None])[0]"
     sampler: ClassVar[str] = "sample(seed, n)"
 
@@ -236,7 +238,8 @@ class _Caller(nn.Module):
         self.module, self.score = module, score
 
     def forward(self, example: Example, *noise: Tensor) -> Tensor:
-        return self.score(self.module, example, *noise)
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention have no rule for vmap
+            return self.score(self.module, example, *noise)
 
 
 def _place(error: BaseException, module: nn.Module) -> str:

@@ -122,7 +122,7 @@ function detail(runs, datasets, number, place) {
   const concerned = runs.filter((run) => run.data === number && run.neighbourCount);
   for (const run of concerned) {
     const title = concerned.length > 1 ? `Nearest in ${run.name}` : 'Nearest neighbours';
-    const list = element('div', { class: 'examples' });
+    const list = element('div', { class: `examples ${data.kind}` });
     for (const { place: other, similarity } of run.nearest(place)) {
       list.append(data.button(number, other, `similarity ${similarity.toFixed(2)}`));
     }
