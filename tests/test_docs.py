@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from registry import mlp, mlp_params
 
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 
 
 def blocks(path: Path) -> list[str]:
@@ -94,8 +96,39 @@ def test_the_claims_of_the_readme_hold_in_the_results():
     assert results["scaling"]["largest_over_smallest_memory"] <= 1.1
 
 
+def test_the_figures_of_the_text_are_those_of_the_tables():
+    """Figures that are told in words stand in the generated tables, too: results that change are told anew."""
+    tables = "".join(
+        part
+        for name in (*OF_REPRODUCTION, "docs/results.md")
+        for part in re.findall(r"<!-- results:.*?<!-- /results", (ROOT / name).read_text(), re.DOTALL)
+    )
+    for name in ("docs/when-to-use.md", "docs/howto/distillation.md"):
+        told = re.findall(r"\d+\.\d+", (ROOT / name).read_text())
+        assert told
+        assert set(told) <= set(re.findall(r"\d+\.\d+", tables)), name
+
+
+def test_the_accuracies_of_the_readme_are_those_of_the_results():
+    rows = json.loads((ROOT / "results" / "tasks" / "few_labels.json").read_text())
+    found = {row["method"]: 100 * row["mean"] for row in rows if row["labels"] == 250}
+    told = [found[name] for name in ("Fisher embedding, 128", "activations of the critic", "pixels")]
+    assert "250 labels give {:.0f} % on MNIST, its activations {:.0f} %, pixels {:.0f} %".format(*told) in README
+
+
+def test_commands_in_the_documentation_exist():
+    from nfk.cli.app import COMMANDS
+    from nfk.cli.reading import Reading
+
+    lines = re.findall(r"^nfk (\w+)(.*)$", (ROOT / "docs/howto/command-line.md").read_text(), re.MULTILINE)
+    assert len(lines) > 4
+    for command, rest in lines:
+        options = {*inspect.signature(COMMANDS[command]).parameters, *Reading.__annotations__, "json"}
+        assert {name.replace("-", "_") for name in re.findall(r"--([\w-]+)", rest)} <= options, command
+
+
 def test_the_readme_is_short():
-    words = [word for word in (ROOT / "README.md").read_text().split() if re.search("[a-zA-Z]", word)]
+    words = [word for word in README.split() if re.search("[a-zA-Z]", word)]
     assert len(words) < 600
 
 
