@@ -1,4 +1,7 @@
-"""How the source reads, in numbers, for one or more revisions: `python -m benchmarks.code_metrics --revisions A B`."""
+"""How the source reads, in numbers, for one or more revisions.
+
+`python -m benchmarks.code_metrics --revisions 0.3.0=37e3203 redesign=007f9f7 "working tree" --output results/code.json`
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ PLACES = {
     "default_backend()": r"\bdefault_backend\(\)",
     "isinstance(..., np.ndarray)": r"\bisinstance\([^\n]*?np\.ndarray",
 }
+# Around the library: the experiments (up to 0.3), and what came after 0.3 to show, watch and keep results.
+SHELLS = tuple(f"src/nfk/{name}" for name in ("lab", "cli", "demo", "doctor", "report", "runs.py", "__main__.py"))
 Sources = Mapping[str, str]  # the text of every module, by its path
 
 
@@ -96,18 +101,20 @@ def _git(root: Path, *arguments: str) -> str:
 def main(
     revisions: tuple[str, ...] = (TREE,),
     paths: tuple[str, ...] = ("src/nfk",),
-    without: tuple[str, ...] = ("src/nfk/lab",),
+    without: tuple[str, ...] = SHELLS,
     output: Path | None = None,
 ) -> None:
     """Print the metrics of every revision as JSON.
 
     Args:
-        revisions: commits, tags or branches; the files on the disk when there are none.
+        revisions: commits, tags or branches, as NAME=REVISION to be shown under a name; the files on the disk when
+            there are none.
         paths: files and folders to count.
-        without: those among them to leave out.
+        without: those among them to leave out: what stands around the library, by default.
         output: a file for the same JSON.
     """
-    found = {revision: metrics(sources(revision, paths, without)) for revision in revisions}
+    named = {revision.split("=")[0]: revision.split("=")[-1] for revision in revisions}
+    found = {name: metrics(sources(revision, paths, without)) for name, revision in named.items()}
     text = json.dumps({"paths": paths, "without": without, "revisions": found}, indent=1) + "\n"
     print(text, end="")
     if output is not None:

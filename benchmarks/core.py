@@ -24,7 +24,7 @@ from flax import nnx
 
 import nfk
 from benchmarks import paper
-from nfk.lab import data, networks, training
+from reproduction import data, networks, training
 
 SEED = 0
 Section = Literal["accuracy", "speed", "embedding", "scaling"]

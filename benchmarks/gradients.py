@@ -24,12 +24,12 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from flax import nnx
-
-import nfk
 from nfk.lab.networks.classifiers import LeNet5
 from nfk.lab.networks.gans import DCGANCritic
 from nfk.lab.networks.vaes import ConvVAE
 from nfk.lab.networks.wide_resnet import WideResNet
+
+import nfk
 from nfk.model import Model, split_key
 from nfk.planning.batches import UNROLLED, suitable_batching
 from nfk.planning.problem import Problem

@@ -8,14 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.history import table as history
+from benchmarks.peers import tables as peers
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
+from benchmarks.tolerance_table import table as tolerance
 
 ROOT = Path(__file__).parents[1]
 
 
 def core(results: dict) -> str:
-    """results/core.json in the README."""
+    """results/core.json: against the paper's algorithm."""
     accuracy, speed, embedding, scaling = (results[name] for name in ("accuracy", "speed", "embedding", "scaling"))
     ours, _, paper = accuracy["rows"]
     env = results["environment"]
@@ -102,7 +105,7 @@ def probes(rows: list[dict]) -> list[str]:
 
 
 def summary(results: dict) -> str:
-    """The probes of results/families.json, for the README."""
+    """The probes of results/families.json alone."""
     return "\n".join(probes(results["rows"]))
 
 
@@ -121,8 +124,27 @@ def bridges(results: dict) -> str:
     return "\n".join([*lines, ""])
 
 
+def kills(results: dict) -> str:
+    """results/kills.json: fits that were killed, and what it costs to be safe from it."""
+    lines = []
+    if "kills" in results:
+        lines += ["", *head("method", "kills", "fits", "the same to the last bit", "worst error of an eigenvalue")]
+    for row in results.get("kills", ()):
+        counts = " | ".join(str(row[name]) for name in ("method", "kills", "fits", "fits_to_the_last_bit"))
+        lines.append(f"| {counts} | {row['worst_relative_error_of_an_eigenvalue']:.0e} |")
+    if "cost" in results:
+        lines += ["", *head("gradients", "a fit", "of it writing", "resumed in its last pass", "that pass")]
+    for row in results.get("cost", ()):
+        where = "kept in memory" if row["gradients_kept"] else "recomputed in each pass"
+        times = f"{row['seconds_resumed']:.1f} s | {row['seconds_of_the_last_pass']:.1f} s"
+        lines.append(f"| {where} | {row['seconds']:.0f} s | {row['share_writing']:.1%} | {times} |")
+    return "\n".join([*lines, ""]) if lines else ""
+
+
 def code(results: dict) -> str:
-    """results/code.json: how the source of the core reads, before its redesign and now."""
+    """results/code.json: how the source of the core reads, before its redesign and now; nothing without it."""
+    if not results:
+        return ""
     rows = {
         "modules": lambda found: found["modules"],
         "lines of code": lambda found: f"{found['lines']:,}",
@@ -136,7 +158,8 @@ def code(results: dict) -> str:
     }
     versions = list(results["revisions"])
     lines = [
-        "`src/nfk` without the lab; `python -m benchmarks.code_metrics` writes `results/code.json`.",
+        "`src/nfk` without what stands around the library (command line, report, doctor, demo, runs, experiments);",
+        "`python -m benchmarks.code_metrics` writes `results/code.json`.",
         "",
         *head("", *(f"`{version}`" for version in versions)),
     ]
@@ -145,24 +168,34 @@ def code(results: dict) -> str:
     return "\n".join([*lines, ""])
 
 
+BENCHMARKS = {
+    "peers": peers.summary, "peers:errors": peers.times_to_error, "peers:embeddings": peers.embeddings,
+    "peers:busy": peers.busy, "tolerance": tolerance, "history": history,
+}  # fmt: skip
+
 TABLES = (
-    ("README.md", "core", core), ("README.md", "families", summary), ("README.md", "tasks", tasks),
+    ("README.md", "peers-summary", peers.short),
+    ("docs/results.md", "core", core), ("docs/results.md", "families", summary), ("docs/results.md", "tasks", tasks),
     ("docs/families.md", "families", families),
     ("docs/bridges.md", "bridges", bridges),
     ("docs/architecture.md", "code", code),
+    ("docs/scale.md", "kills", kills),
+    *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
     *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
 )  # fmt: skip
 
+PLACES = {"history": "benchmarks/history", "peers-summary": "results/peers"}  # where it is not results/NAME
+
 
 def read(path: Path) -> Any:
-    """A results file, or all files of a folder by name."""
+    """A results file, or all files of a folder by name; nothing where there is neither."""
     file = path.with_suffix(".json")
     return json.loads(file.read_text()) if file.exists() else {each.stem: read(each) for each in path.glob("*.json")}
 
 
 def updated(text: str, name: str, table: Callable[[Any], str]) -> str:
-    """The text with what stands between the marks of these results written anew."""
-    results = read(ROOT / "results" / name)
+    """The text with what stands between the marks of these results written anew; `file:part` reads the file."""
+    results = read(ROOT / PLACES.get(name, f"results/{name.partition(':')[0]}"))
     marks = re.compile(rf"(<!-- results:{name} -->\n).*?(<!-- /results:{name} -->)", re.DOTALL)
     return marks.sub(lambda match: match[1] + table(results) + match[2], text)
 

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 import nfk
-from nfk.lab import data
-from nfk.lab.memory import Peak
+from reproduction import data
+from reproduction.memory import Peak
 
 STEPS = 4  # the same number of passes for every N
 

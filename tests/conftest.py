@@ -14,6 +14,8 @@ os.environ.setdefault(
 # One thread of BLAS for each worker: with as many as there are cores, the workers' threads wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The same plans on every machine.
+os.environ.setdefault("NFK_RATES", "typical")
 
 import jax
 import numpy as np

@@ -253,7 +253,7 @@ def test_a_failed_save_keeps_the_old_one(saved, model, monkeypatch):
 
 @pytest.mark.parametrize("side", ["parameters", "examples"])
 def test_interruption_gives_what_the_finished_passes_are_worth(model, monkeypatch, side):
-    """Ctrl-C in the third step: the result is that of two steps, with its residuals, and it embeds."""
+    """Ctrl-C in the second step: the result is that of the first, with its residuals, and it embeds."""
     from nfk.operator.gradients import GradientOperator
 
     calls = []
@@ -262,7 +262,7 @@ def test_interruption_gives_what_the_finished_passes_are_worth(model, monkeypatc
 
     def interrupted(self, block):
         calls.append(1)
-        if len(calls) == 3:
+        if len(calls) == 2:
             raise KeyboardInterrupt
         return original(self, block)
 
@@ -282,7 +282,7 @@ def test_interruption_of_the_certifying_pass(model, monkeypatch):
     from nfk.solve import krylov
 
     original, certifying = GradientOperator.fused, []
-    monkeypatch.setattr(krylov, "certify", _noting(krylov.certify, certifying))
+    monkeypatch.setattr(krylov, "verify", _noting(krylov.verify, certifying))
 
     def interrupted(self, block):
         if certifying:

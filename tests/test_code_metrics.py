@@ -63,10 +63,10 @@ def test_a_revision_is_written_beside_the_working_tree(code_metrics, tmp_path, c
     if not (ROOT / ".git").exists():
         pytest.skip("not a git repository")
     output = tmp_path / "code.json"
-    code_metrics.main(("HEAD", code_metrics.TREE), output=output)
+    code_metrics.main(("before=HEAD", code_metrics.TREE), output=output)
     written = json.loads(output.read_text())["revisions"]
     assert json.loads(capsys.readouterr().out)["revisions"] == written
-    assert list(written) == ["HEAD", "working tree"]
+    assert list(written) == ["before", "working tree"]
     for found in written.values():
         assert found["lines"] > 1000
         assert not any("lab" in Path(path).parts for path in found["places"])

@@ -19,10 +19,10 @@ from scipy.io import savemat
 from server import Remote, serving
 from sklearn.model_selection import StratifiedKFold
 
-from nfk.lab import data, download, readers, sources
-from nfk.lab.sources import File, Form, Part, Source
+from reproduction import data, download, readers, sources
+from reproduction.sources import File, Form, Part, Source
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.reproduction
 ROOT = Path(__file__).parents[1]
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (30, 32, 32, 3), dtype=np.uint8)
@@ -464,7 +464,7 @@ def test_the_page_lists_every_data_set():
 
 
 def test_the_peak_of_memory_sees_what_a_block_held():
-    from nfk.lab.memory import Peak
+    from reproduction.memory import Peak
 
     with Peak() as peak:
         held = np.ones(40_000_000, np.uint8)

@@ -12,7 +12,8 @@ import optax
 import pytest
 from flax import nnx
 
-from nfk.lab.teaching import (
+from nfk.tasks import distillation_losses as losses
+from reproduction.teaching import (
     Alone,
     Attention,
     EmbeddingTarget,
@@ -24,9 +25,8 @@ from nfk.lab.teaching import (
     distil,
     look,
 )
-from nfk.tasks import distillation_losses as losses
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.reproduction
 RNG = np.random.default_rng(0)
 S, T = (RNG.standard_normal((3, 4, 4, c)).astype(np.float32) for c in (5, 7))
 
@@ -201,8 +201,8 @@ def test_the_teachers_signals_are_what_it_sees(taught):
 
 def test_the_same_student_and_seed_without_a_teacher_is_plain_training(taught):
     """`Alone` is the training loop of every classifier, batch for batch."""
-    from nfk.lab.data import Split
-    from nfk.lab.training import momentum, train_classifier
+    from reproduction.data import Split
+    from reproduction.training import momentum, train_classifier
 
     images, labels, _, _ = taught
     student, plain = (Tiny(2, seed=0) for _ in range(2))

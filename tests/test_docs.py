@@ -17,10 +17,12 @@ def blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
 
 
-lab = [pytest.param(name, marks=pytest.mark.lab) for name in ("docs/families.md", "docs/tasks.md")]
+reproduction = [pytest.param(name, marks=pytest.mark.reproduction) for name in ("docs/families.md", "docs/tasks.md")]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/bridges.md", *lab])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/guide.md", "docs/scale.md", "docs/bridges.md", "docs/report.md", *reproduction]
+)
 def test_python_in_the_documentation_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X = np.random.default_rng(0).standard_normal((200, 30)).astype("float32")

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from server import Remote, serving
 
-from nfk.lab import download
-from nfk.lab.download import DownloadError, fetch
+from reproduction import download
+from reproduction.download import DownloadError, fetch
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.reproduction
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 OTHER = np.random.default_rng(1).bytes(1_000_000)
 CHECKSUM = f"md5:{hashlib.md5(CONTENT).hexdigest()}"

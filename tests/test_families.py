@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("flax")
 
 import nfk
-from nfk.lab import data, weights
-from nfk.lab.families import FAMILIES
-from nfk.lab.families.trained import SHIPPED_BYTES, trained
+from reproduction import data, weights
+from reproduction.families import FAMILIES
+from reproduction.families.trained import SHIPPED_BYTES, trained
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.reproduction
 DIGITS = [family for family in FAMILIES if family.data == "mnist"]
 
 

@@ -28,13 +28,13 @@ def imports(path: Path) -> set[str]:
 
 
 def files() -> list[tuple[str, Path]]:
-    """Every file of the package but the lab's, with the module of the table that it belongs to."""
+    """Every file of the package, with the module of the table that it belongs to."""
     every = [(path.relative_to(SOURCE).parts[0].removesuffix(".py"), path) for path in SOURCE.rglob("*.py")]
-    return [(module, path) for module, path in every if module not in ("__init__", "lab")]
+    return [(module, path) for module, path in every if module != "__init__"]
 
 
 def test_every_module_is_in_the_table_and_the_table_is_sorted():
-    assert {module for module, _ in files()} | {"lab"} == set(layers())
+    assert {module for module, _ in files()} == set(layers())
     assert list(layers().values()) == sorted(layers().values())
 
 
@@ -54,7 +54,7 @@ def test_the_solver_knows_operators_and_spaces_alone():
 
 def test_tasks_know_arrays_and_nothing_of_where_they_came_from():
     for path in (SOURCE / "tasks").glob("*.py"):
-        assert {name.split(".")[0] for name in imports(path)} <= {"tasks"}, path
+        assert {name.split(".")[0] for name in imports(path)} <= {"tasks", "notebook"}, path
 
 
 def test_where_arrays_live_is_known_in_one_place():

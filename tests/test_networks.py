@@ -15,16 +15,16 @@ from flax import nnx
 
 import nfk
 from nfk import kernel
-from nfk.lab.networks import MLP, LeNet5, diffusion, logistic_mixture
-from nfk.lab.networks.layers import SpectralConv
-from nfk.lab.networks.pixelcnn import PixelCNN
-from nfk.lab.networks.residual_gan import ResidualCritic, ResidualGenerator
-from nfk.lab.networks.transformer import CausalTransformer
-from nfk.lab.networks.vaes import ConvVAE, bernoulli
-from nfk.lab.networks.vdvae import VDVAE, Gaussian
-from nfk.lab.networks.wide_resnet import WideResNet
+from reproduction.networks import MLP, LeNet5, diffusion, logistic_mixture
+from reproduction.networks.layers import SpectralConv
+from reproduction.networks.pixelcnn import PixelCNN
+from reproduction.networks.residual_gan import ResidualCritic, ResidualGenerator
+from reproduction.networks.transformer import CausalTransformer
+from reproduction.networks.vaes import ConvVAE, bernoulli
+from reproduction.networks.vdvae import VDVAE, Gaussian
+from reproduction.networks.wide_resnet import WideResNet
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.reproduction
 KEY = jax.random.key(0)
 rng = np.random.default_rng(0)
 
@@ -409,7 +409,7 @@ def test_the_flow_is_a_density_by_the_change_of_variables():
     pytest.importorskip("flowjax")
     import paramax
 
-    from nfk.lab.networks.flows import coupling_flow
+    from reproduction.networks.flows import coupling_flow
 
     flow = coupling_flow(4, 8, 2, key=jax.random.key(0))
     y = rng.standard_normal(4).astype(np.float32)

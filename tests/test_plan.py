@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import weakref
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,7 @@ from registry import cnn, cnn_params, mlp, mlp_params, vectors
 import nfk
 from nfk.fitting import _Fit, faster
 from nfk.memory import available_bytes, parse_memory
+from nfk.model.in_jax import Compiled
 from nfk.planning import Options
 from nfk.planning.batches import MICROBATCH_BYTES
 from nfk.stream import Examples
@@ -51,16 +53,16 @@ def test_every_plan_gives_the_same_eigenvalues(memory):
     assert fitted.residuals.max() <= 1e-3
 
 
-def test_columns_are_grouped_when_a_block_does_not_fit():
-    wide = nfk.classifier(mlp, mlp_params(np.float32, 6, 2000, 4))
+@pytest.mark.parametrize("method", ["krylov", "gram"])
+def test_narrow_blocks_and_small_tiles_serve_where_memory_is_short(method):
     rows = vectors(np.float32, 6, count=60)
-    options = {"side": "examples", "keep": False, "engine": "gradients"}
-    plans = [plan for plan in _possible(wide, rows, 8, **options) if plan.way.group is not None]
-    assert plans
-    budget = plans[0].peak_bytes
-    assert nfk.plan(wide, rows, 8, **options).peak_bytes > budget
-    fitted = nfk.fit(wide, rows, 8, memory=budget, **options)
-    np.testing.assert_allclose(fitted.eigenvalues, nfk.fit(wide, rows, 8, method="exact").eigenvalues, rtol=1e-4)
+    options = {"method": method, "keep": False, "engine": "gradients"}
+    plans = list(_possible(WIDE, rows, 8, **options))
+    leanest = plans[-1]
+    assert leanest.way.tile < 30 if method == "gram" else leanest.width < 8
+    assert leanest.passes > plans[0].passes
+    fitted = nfk.fit(WIDE, rows, 8, memory=leanest.peak_bytes, **options)
+    np.testing.assert_allclose(fitted.eigenvalues, nfk.fit(WIDE, rows, 8, method="exact").eigenvalues, rtol=1e-4)
 
 
 def _possible(model, rows, rank, **options):
@@ -76,12 +78,26 @@ def _possible(model, rows, rank, **options):
 
 
 def test_few_examples_want_the_kernel_matrix_and_many_want_krylov():
-    assert nfk.plan(WIDE, X[:60], 8).way.method == "gram"
-    assert nfk.plan(WIDE, np.resize(X, (5000, 6)), 8).way.method == "krylov"
-    assert nfk.plan(WIDE, X[:60], 8, keep=False).way.method == "krylov"
-    assert "gram, the 60 x 60 kernel matrix" in str(nfk.plan(WIDE, X[:60], 8))
+    assert nfk.plan(WIDE, X[:200], 64).way.method == "gram"
+    assert nfk.plan(WIDE, np.resize(X, (5000, 6)), 64).way.method == "krylov"
+    assert "gram, the 200 x 200 kernel matrix" in str(nfk.plan(WIDE, X[:200], 64))
     for choice, method in (({"side": "parameters"}, "krylov"), ({"engine": "products"}, "krylov"), ({}, "gram")):
-        assert nfk.plan(WIDE, X[:60], 8, **choice).way.method == method
+        assert nfk.plan(WIDE, X[:200], 64, **choice).way.method == method
+
+
+def test_what_else_was_weighed_is_printed_with_its_time():
+    plan = nfk.plan(WIDE, X[:200], 64)
+    kinds = {(way.method, way.engine, way.keep) for way in plan.others}
+    assert {("krylov", "gradients", True), ("krylov", "gradients", False), ("krylov", "products", False)} <= kinds
+    assert all(way.seconds >= plan.seconds for way in plan.others)
+    assert "or" in str(plan)
+
+
+def test_blocks_are_narrow_where_gradients_are_kept_and_wide_where_they_are_computed_again():
+    """A pass over rows that are kept costs nothing; a pass of gradients costs more than the products."""
+    many = np.resize(X, (20_000, 6))
+    kept, again = (nfk.plan(WIDE, many, 32, method="krylov", engine="gradients", keep=keep) for keep in (True, False))
+    assert kept.width <= 32 < again.width
 
 
 def test_convolutions_want_gradients_and_many_outputs_want_products():
@@ -212,6 +228,35 @@ def test_the_budget_is_kept(work, megabytes):
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert not report["keep"]
     assert report["used"] <= megabytes * MEGABYTE + (60 if work in ("fit", "products") else 15) * MEGABYTE
+
+
+@pytest.mark.parametrize("work", ["kept", "recomputed", "call", "parts", "kernel", "kernel of two", "data-set vector"])
+def test_no_more_than_two_microbatches_are_alive(monkeypatch, work):
+    """The plan counts two and what one needs while it is computed: when the next begins, one of the old is left."""
+    embedding = nfk.fit(MODEL, X[:50], 3)
+    begun, alive = [], []
+    rows = Compiled.rows
+
+    def watched(self, mean, scale, batch):
+        alive.append(sum(made() is not None for made in begun))
+        leaves = rows(self, mean, scale, batch)
+        begun.append(weakref.ref(leaves[0]))
+        return leaves
+
+    monkeypatch.setattr(Compiled, "rows", watched)
+    monkeypatch.setattr("nfk.planning.batches.MOST_MICROBATCH", 8)
+    monkeypatch.setattr("nfk.planning.planner.CALL_CHUNK_BYTES", 20 * 4 * MODEL.layout.size)
+    {
+        "kept": lambda: nfk.fit(MODEL, X, 3, method="krylov", keep=True, side="parameters"),
+        "recomputed": lambda: nfk.fit(MODEL, X, 3, keep=False, side="parameters"),
+        "call": lambda: embedding(X),
+        "parts": lambda: embedding.decompose(X),
+        "kernel": lambda: embedding.gram(X, memory="1MB"),
+        "kernel of two": lambda: embedding.gram(X[:50], X, memory="200kB"),
+        "data-set vector": lambda: nfk.dataset_vector(MODEL, X),
+    }[work]()
+    assert len(alive) > 10
+    assert max(alive) <= 1
 
 
 def test_flops_grow_with_the_rank_and_the_data():

@@ -81,6 +81,17 @@ def test_sums_over_many_slabs_are_as_good_as_float64(space, offset):
     np.testing.assert_allclose(space.row_squares(space.put(A.T.copy())), np.sum(double**2, axis=0), rtol=3e-7)
 
 
+def test_sums_over_slabs_lose_nothing(space):
+    """Whole numbers, so that a slab's sum is exact in float32 and the total of many is not: what is lost is kept."""
+    A = np.random.default_rng(0).integers(0, 31, (100 * SLAB, 2)).astype(np.float32)
+    whole = A.astype(np.int64)
+    expected = whole.T @ whole
+    assert (expected.astype(np.float32) != expected).any()
+    np.testing.assert_array_equal(space.inner(space.put(A), space.put(A)), expected)
+    np.testing.assert_array_equal(space.row_squares(space.put(A.T.copy())), np.diag(expected))
+    np.testing.assert_allclose(space.norms(space.put(A)), np.sqrt(np.diag(expected)), rtol=1e-15)
+
+
 def test_a_row_of_random_numbers_does_not_depend_on_who_draws_it(space):
     whole = space.get(space.random([3, 4], 1000, 5, np.dtype(np.float32)))
     assert abs(whole.mean()) < 0.05

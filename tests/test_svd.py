@@ -39,9 +39,14 @@ class Matrix:
         self._pass()
         return self.V @ block, self.V.T @ (self.V @ block)
 
-    def gram(self):
+    def gram(self, double=False):
         self._pass()
-        return (self.V @ self.V.T).astype(np.float64)
+        V = self.V.astype(np.float64) if double else self.V
+        return (V @ V.T).astype(np.float64)
+
+    def images(self, block):
+        self._pass()
+        return self.V.astype(np.float64) @ block
 
     def dense(self):
         self._pass()
@@ -85,18 +90,29 @@ def method_of(V: np.ndarray, rank: int | float, name: str, tol: float = 1e-6, bl
     width = min(20 if fraction else rank + 4, *V.shape)
     if name == "power":
         return Power(operator, goal, [1], min(rank + 10, *V.shape))
-    if name in ("exact", "gram"):
-        return (Exact if name == "exact" else Gram)(operator, goal)
-    columns = options.get("columns")
-    side = ParameterSide(operator) if name == "parameters" else ExampleSide(operator, columns)
-    return Krylov(side, goal, [1], width, blocks * width, kept=width, **options)
+    if name == "exact":
+        return Exact(operator, goal)
+    if name.startswith("gram"):
+        return Gram(operator, goal, [1], kept=name == "gram")
+    side = ParameterSide(operator) if name.startswith("parameters") else ExampleSide(operator)
+    narrow = min(3, width) if name.endswith("narrow") else width
+    return Krylov(side, goal, [1], narrow, max(blocks * width, 3 * narrow), kept=width, **{"most_steps": 120} | options)
 
 
 def decompose(V: np.ndarray, rank: int | float, name: str, tol: float = 1e-6, **options):
     return loop(method_of(V, rank, name, tol, **options), Silent())
 
 
-METHODS = ["parameters", "examples", "gram", "power", "exact"]
+METHODS = [
+    "parameters",
+    "parameters, narrow",
+    "examples",
+    "examples, narrow",
+    "gram",
+    "gram in tiles",
+    "power",
+    "exact",
+]
 
 
 @pytest.mark.parametrize("shape", [(80, 200), (200, 80), (60, 60)])
@@ -108,7 +124,7 @@ def test_prescribed_spectra_are_found(name, method, shape, dtype):
     with warnings.catch_warnings():
         if method == "power":
             warnings.simplefilter("ignore", ConvergenceWarning)
-        svd = decompose(V, 10, method, tol=1e-6 if dtype == np.float64 else 1e-3)
+        svd = decompose(V, 10, method, tol=1e-5 if dtype == np.float64 else 1e-3)
     tolerance = (1e-9 if dtype == np.float64 else 2e-5) * max(spectrum[0], 1e-30)
     if method == "power" and name in ("slow", "geometric"):
         tolerance = 5e-2 * spectrum[0]  # ten power iterations do not converge: the residuals must say so, below
@@ -166,18 +182,26 @@ def test_restarts_reach_the_tolerance_with_few_blocks(side):
 
 def test_small_components_of_a_kernel_matrix_are_improved_until_they_are_certified():
     """In float32 a kernel matrix knows its small components only to rounding error of the largest."""
-    V = matrix(10.0 ** -np.linspace(0, 3.5, 60), 100, 200, np.float32)
+    V = matrix(10.0 ** -np.linspace(0, 3.1, 60), 100, 200, np.float32)
     svd = decompose(V, 50, "gram", tol=1e-3)
     assert svd.passes > 3
     assert svd.residuals.max() <= 1e-3
 
 
-@pytest.mark.parametrize("columns", [1, 3])
-def test_groups_of_columns_change_nothing(columns):
+@pytest.mark.parametrize("shape", [(100, 200), (200, 100)])
+def test_the_dense_baseline_sums_in_float64(shape):
+    """A Gram matrix in float32 would lose singular values below 3e-4 of the first."""
+    spectrum = 10.0 ** -np.linspace(0, 5, 60)
+    svd = decompose(matrix(spectrum, *shape, np.float32), 55, "exact", tol=0.1)
+    np.testing.assert_allclose(svd.singular_values, spectrum[:55], rtol=2e-2)
+
+
+@pytest.mark.parametrize("side", ["parameters", "examples"])
+def test_the_width_of_a_block_changes_nothing(side):
     V = matrix(0.9 ** np.arange(50), 70, 90)
-    whole, grouped = decompose(V, 6, "examples"), decompose(V, 6, "examples", columns=columns)
-    np.testing.assert_allclose(grouped.singular_values, whole.singular_values, rtol=1e-10)
-    assert grouped.residuals.max() <= 1e-6
+    wide, narrow = decompose(V, 6, side), decompose(V, 6, f"{side}, narrow")
+    np.testing.assert_allclose(wide.singular_values, narrow.singular_values, rtol=1e-9)
+    np.testing.assert_allclose(wide.right, narrow.right, atol=1e-5)
 
 
 def test_the_limit_of_the_precision_is_told():

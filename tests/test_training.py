@@ -12,11 +12,11 @@ import pytest
 
 nnx = pytest.importorskip("flax.nnx")
 
-from nfk.lab import training, weights  # noqa: E402
-from nfk.lab.networks import MLP  # noqa: E402
-from nfk.lab.training import Batches, averaged, shift_and_flip, train, train_module  # noqa: E402
+from reproduction import training, weights  # noqa: E402
+from reproduction.networks import MLP  # noqa: E402
+from reproduction.training import Batches, averaged, shift_and_flip, train, train_module  # noqa: E402
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.reproduction
 rng = np.random.default_rng(0)
 X = rng.standard_normal((70, 3)).astype(np.float32)
 Y = X @ np.array([1.0, -2.0, 0.5], np.float32)

@@ -7,20 +7,24 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+PARTIAL = ".partial-"
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+
+def write_atomically(path: Path, write: Callable[[Path], None], sync: bool = True) -> None:
     """Replace `path` by what `write(partial)` leaves in a hidden, empty file beside it, once that is on the disk.
 
+    Without `sync` it may reach the disk later, so that a power cut can tear it: for files that carry a checksum.
     If anything fails, Ctrl-C included, the partial file is removed, the old file stays and the error goes on. The mode
     is the one that a plain `open` gives a new file. The partial file ends like `path`: some writers read the suffix.
     """
-    partial = path.with_name(f".partial-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+    partial = path.with_name(f"{PARTIAL}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     try:
         with partial.open("xb") as new:
             mode = os.fstat(new.fileno()).st_mode & 0o777
         write(partial)
         partial.chmod(mode)  # a writer may have put a file of its own in this place
-        _sync(partial)
+        if sync:
+            _sync(partial)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

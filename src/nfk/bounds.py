@@ -31,6 +31,10 @@ def importance_weighted(log_weight: Callable, samples: int) -> ImportanceWeighte
     in expectation, as K grows, and tends to log p(x). Its gradient in the generative parameters (choose them with
     `parameters="decoder/*"`) is sum_k softmax(w)_k grad log p(x, h_k), which tends to the true score. K forward and
     backward passes per example.
+
+    Args:
+        log_weight: `log_weight(params, example, key) -> scalar`, log p(x, h) - log q(h|x) for one draw of h.
+        samples: K, the number of draws.
     """
     if not callable(log_weight):
         raise TypeError("log_weight must be a function: log_weight(params, example, key) -> scalar")

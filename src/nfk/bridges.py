@@ -24,6 +24,11 @@ def from_nnx(module: Any, *, method: Method = None, batched: bool = True) -> Bri
     `params` are the `nnx.Param` of the module as nested dicts (paths such as conv1/kernel). `method` names another
     method than `__call__`, or is a function of (module, example, *rest), so that `nfk.vae(*nfk.from_nnx(module,
     method="elbo"))` passes its key on. `batched=False` is for a method of one example.
+
+    Args:
+        module: a trained `nnx.Module` in eval mode.
+        method: the name of a method, or a function of (module, example, ...); None is `__call__`.
+        batched: whether the method takes a batch; it is then given batches of one.
     """
     try:
         from flax import nnx
@@ -58,6 +63,11 @@ def from_equinox(module: Any, *, method: Method = None, batched: bool = False) -
 
     `params` are the floating-point arrays of the module (`eqx.is_inexact_array`); `method` as for `from_nnx`.
     `batched=True` is for a method that takes a batch.
+
+    Args:
+        module: a trained equinox module, after `eqx.nn.inference_mode`.
+        method: the name of a method, or a function of (module, example, ...); None is `__call__`.
+        batched: whether the method takes a batch; it is then given batches of one.
     """
     try:
         import equinox as eqx

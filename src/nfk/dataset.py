@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from nfk.identity import describe
@@ -18,6 +19,7 @@ from nfk.operator.stream import GradientStream
 from nfk.planning import Problem, plan_rows
 from nfk.progress import Reporter
 from nfk.spaces import default_space
+from nfk.store import Facts
 from nfk.stream import Examples
 
 
@@ -31,7 +33,7 @@ class DatasetVector:
     values: np.ndarray
     slices: dict[str, slice]
     count: int
-    network: dict[str, Any] = field(repr=False)
+    network: Facts = field(repr=False)
 
     def by_layer(self) -> dict[str, float]:
         """The mean of F over each parameter array: a short vector, for reading."""
@@ -52,7 +54,7 @@ class DatasetVector:
 
 
 def dataset_vector(
-    model: Model, X: Any, *, key: Any = 0, memory: int | str | None = None, progress: bool | None = None
+    model: Model, X: Any, *, key: int | jax.Array = 0, memory: int | str | None = None, progress: bool | None = None
 ) -> DatasetVector:
     """The Fisher diagonal of `model` over the examples X. One gradient per example.
 

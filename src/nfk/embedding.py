@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Float
 
 from nfk import identity, packing
-from nfk.identity import Kind
+from nfk.identity import Kind, Shape, Shapes
 from nfk.model import Model, require_model
+from nfk.notebook import Shown
 from nfk.operator.gradients import GradientOperator
 from nfk.operator.moments import Moments
 from nfk.operator.products import ProductOperator
@@ -24,7 +25,7 @@ from nfk.stream import Examples
 
 
 @dataclass(frozen=True)
-class Parts:
+class Parts(Shown):
     """V_x = Q e(x) + rest, for every row: the embedding, and |V_x|^2."""
 
     embedding: Float[np.ndarray, "rows k"]
@@ -47,7 +48,7 @@ class Parts:
 
 
 @dataclass(frozen=True, eq=False)
-class Embedding:
+class Embedding(Shown):
     """e(x) = V_x Q_k with V_x = s * (g(x) - z): call it on examples.
 
     `left` holds the left vectors of the training examples, so their embedding is `left * singular_values`; `right` is
@@ -91,13 +92,26 @@ class Embedding:
         return self.left * self.singular_values.astype(self.left.dtype)
 
     @property
-    def example_shapes(self) -> Any:
+    def example_shapes(self) -> Shape | Shapes:
         """The shape of one example, or those of a pytree by path."""
         return self.kind.plain
 
     def __repr__(self) -> str:
         share, bound = self.explained_variance_ratio.sum(), self.residuals.max(initial=0)
         return f"Embedding(rank={self.rank}, explained variance {share:.2%}, residuals <= {bound:.1e}, {self.model!r})"
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "components": self.rank,
+            "examples": len(self.left) // self.outputs,
+            "explained variance": f"{self.explained_variance_ratio.sum():.2%} of the exact trace",
+            "certificate": f"every eigenvalue within {self.residuals.max(initial=0):.1e} of a true one (relative)",
+            "passes": self.passes,
+            "model": self.model,
+        }
+
+    def _curve(self) -> Float[np.ndarray, " k"]:
+        return np.cumsum(self.explained_variance_ratio)
 
     def __call__(
         self, X: Any, *, memory: int | str | None = None, progress: bool | None = None
@@ -132,6 +146,11 @@ class Embedding:
         """V_x = Q e(x) + rest: the embedding, with the squared length inside and outside the top k components.
 
         One gradient and 2 P k operations for each example; holds what calling it holds. Arguments as for calling it.
+
+        Args:
+            X: examples like those of the fit.
+            memory: a budget, as for calling it.
+            progress: a bar on standard error: always, never, or (None) when it is a terminal.
         """
         examples = self._checked(X)
         plan = plan_rows(self._problem(examples), self.space, memory, self.rank)
@@ -176,7 +195,11 @@ class Embedding:
         return K
 
     def truncated(self, rank: int) -> Embedding:
-        """The first `rank` components alone: what a fit of that rank gives, without another fit. No pass."""
+        """The first `rank` components alone: what a fit of that rank gives, without another fit. No pass.
+
+        Args:
+            rank: how many components to keep.
+        """
         if not isinstance(rank, (int, np.integer)) or not 1 <= rank <= self.rank:
             raise ValueError(
                 f"rank={rank!r} must be a whole number from 1 to the fitted rank {self.rank}: fit again with a larger "
@@ -219,11 +242,20 @@ class Embedding:
         return examples
 
     def save(self, folder: str | Path) -> Path:
-        """Write the embedding (safetensors and JSON, atomically); the network's weights are not in it."""
+        """Write the embedding (safetensors and JSON, atomically); the network's weights are not in it.
+
+        Args:
+            folder: made if it is not there; an embedding that is there is replaced, whole.
+        """
         return packing.write(self, Path(folder))
 
 
 def load(folder: str | Path, model: Model) -> Embedding:
-    """Read a saved embedding for the network it was fitted with; with any other, an error names the difference."""
+    """Read a saved embedding for the network it was fitted with; with any other, an error names the difference.
+
+    Args:
+        folder: where `Embedding.save`, `save=` or `nfk fit` wrote it.
+        model: the model of the fit, with the same parameters.
+    """
     require_model(model)
     return Embedding(model=model, **packing.read(Path(folder), model))

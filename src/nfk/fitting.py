@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import jax
 import numpy as np
 
 from nfk import identity, interrupts, store
-from nfk.embedding import Embedding
+from nfk.checkpoint import Checkpoint, decided, facts_of
+from nfk.embedding import Embedding, load
 from nfk.identity import Kind
 from nfk.model import Model, require_model, split_key
 from nfk.operator.gradients import GradientOperator
@@ -26,6 +28,7 @@ from nfk.solve import SVD, Goal, Interrupted, Method, loop
 from nfk.solve.exact import Exact
 from nfk.solve.gram import Gram
 from nfk.solve.krylov import Krylov
+from nfk.solve.operator import Operator
 from nfk.solve.power import Power
 from nfk.solve.sides import ExampleSide, ParameterSide
 from nfk.spaces import Store
@@ -43,14 +46,27 @@ def plan(
     keep: bool | None = None,
     memory: int | str | None = None,
     oversamples: int = 10,
+    tol: float = 1e-2,
 ) -> Plan:
     """What `fit` would do with the same arguments, and at what cost. Takes one trace of the network, runs nothing.
 
     The arguments are those of `fit`. A budget that cannot be kept is a `MemoryError` that says what the leanest way
     needs.
+
+    Args:
+        model: what `nfk.classifier`, `nfk.torch.classifier`, ... return.
+        X: the examples, as for `fit`.
+        rank: a number of components, or a fraction of variance to explain.
+        method: "auto", or the one method to plan for.
+        engine: "gradients" or "products"; None lets the plan choose, here and below.
+        side: iterate on blocks of the "parameters" or of the "examples".
+        keep: keep all gradients in memory, or compute them again in each pass.
+        memory: the budget: bytes, "500MB", "4GB"; half of what is free by default.
+        oversamples: columns beyond the rank that are carried along.
+        tol: the bound on every component's relative residual.
     """
     require_model(model)
-    options = Options(method, engine, side, keep, memory, oversamples)
+    options = Options(method, engine, side, keep, memory, oversamples, tol)
     return plan_fit(Problem.of(model, _several(Examples(X))), rank, options)
 
 
@@ -65,10 +81,11 @@ def fit(
     side: SideName | None = None,
     keep: bool | None = None,
     memory: int | str | None = None,
-    tol: float = 1e-3,
+    tol: float = 1e-2,
     oversamples: int = 10,
     max_steps: int = 30,
     save: str | Path | None = None,
+    checkpoint: str | Path | None = None,
     progress: bool | None = None,
 ) -> Embedding:
     """The top `rank` eigenfunctions of the model's Fisher kernel over X: V = Phi Sigma Q', e(x) = V_x Q_k.
@@ -92,9 +109,11 @@ def fit(
         keep: keep all gradients in memory, or compute them again in each pass.
         memory: a budget that is kept: bytes, "500MB", "4GB"; half of what is free by default.
         tol: a bound on every component's relative residual.
-        oversamples: columns of a block beyond the rank.
-        max_steps: Krylov steps at the most.
+        oversamples: columns beyond the rank that are carried along.
+        max_steps: Krylov steps at the most, of blocks as wide as the rank; narrower blocks may take as many more.
         save: a folder, checked before the work and written after it.
+        checkpoint: a folder for the result of every finished pass. Killed at any moment, the same call goes on from
+            there; when it has come to its end, the same call returns its result.
         progress: a bar on standard error: always, never, or (None) when it is a terminal.
 
     `engine`, `side` and `keep` never change the answer; None lets the plan choose.
@@ -103,13 +122,15 @@ def fit(
     run = _Fit(model, rank, key, Options(method, engine, side, keep, memory, oversamples, tol, max_steps))
     if save is not None:
         store.check_writable(Path(save))
-    try:
-        with interrupts.deferred(), Reporter(progress).running() as run.reporter:
-            run.embedding = run(Examples(X))
-    except KeyboardInterrupt:
-        result = run.salvaged()
-        _save(result, save)
-        raise Interrupted(_interrupted_text(result), result) from None
+    with Checkpoint(checkpoint).held() as run.checkpoint:
+        try:
+            with interrupts.deferred(), Reporter(progress).running() as run.reporter:
+                run.embedding = run(Examples(X))
+        except KeyboardInterrupt:
+            run.checkpoint.pause()
+            result = run.salvaged()
+            _save(result, save)
+            raise Interrupted(_interrupted_text(result) + run.checkpoint.how_to_go_on(), result) from None
     _save(run.embedding, save)
     return run.embedding
 
@@ -143,6 +164,7 @@ class _Fit:
         start_key, self.sample_key, self.score_key = split_key(key)
         self.seed = np.asarray(jax.random.key_data(start_key)).tolist()
         self.reporter = Reporter(show=False)
+        self.checkpoint = Checkpoint(None)
         self.embedding: Embedding | None = None
         self._method: Method | None = None
         self._state: Any = None
@@ -152,12 +174,28 @@ class _Fit:
         self.plan = plan_fit(Problem.of(self.model, examples), self.rank, self.options)
         examples.check()
         self.canary = identity.canary(self.model, examples.slice(0, 1))
-        if self.plan.rival is not None:
-            self.plan = faster(self.plan, self.plan.rival, self._trial)
+        finished = self._resume()
+        if finished is not None:
+            return finished
         interrupts.check()
         operator, start = self._operator()
-        self._method = self._chosen_method(operator, start)
-        return self._embedding(loop(self._method, self))
+        self._method = self._chosen_method(self.checkpoint.recorded(operator), start)
+        embedding = self._embedding(loop(self._method, self))
+        self.checkpoint.finish(embedding.save)
+        return embedding
+
+    def _resume(self) -> Embedding | None:
+        """The result, where it is known; the plan of the fit that was begun, or one for a new fit."""
+        facts = partial(facts_of, self.model, self.examples, self.canary, self.rank, self.score_key, self.options)
+        decisions = self.checkpoint.open(facts)
+        if decisions is not None:
+            self.plan = decided(self.plan, decisions)
+            found = self.checkpoint.finished(lambda folder: load(folder, self.model))
+            return None if found is None else replace(found, plan=self.plan)
+        if self.plan.rival is not None:
+            self.plan = faster(self.plan, self.plan.rival, self._trial)
+        self.checkpoint.begin(facts, self.plan)
+        return None
 
     # --- the events of the loop
 
@@ -195,24 +233,35 @@ class _Fit:
         plan, stream = self.plan, self._stream(self.examples, self.plan)
         kept = self._room(stream)
         filled = kept is not None and self.model.moments_over_data
-        start = self._take_moments(stream, kept if filled else None)
+        self.moments, start = self._known_moments(stream, kept if filled else None)
         if plan.engine == "products":
             known = self.moments.trace if plan.problem.trace_known else None
             b = plan.batches
             return ProductOperator(stream, self.moments, b.products, b.columns, known), start
-        return GradientOperator(stream, self.moments, plan.batches.chunk, kept, filled), start
+        return GradientOperator(stream, self.moments, plan.batches.chunk, kept, filled, tile=plan.way.tile), start
 
-    def _take_moments(self, stream: GradientStream, kept: Store | None) -> Any:
+    def _known_moments(self, stream: GradientStream, kept: Store | None) -> tuple[Moments, Any]:
+        """The moments and a start for the search, as they were taken before the fit was killed, or taken now."""
+        found = self.checkpoint.moments(stream.space)
+        if found is None:
+            found = self._take_moments(stream, kept)
+            self.checkpoint.keep_moments(*found, stream.space)
+        elif kept is not None:
+            self.reporter.stage("gradients")
+            for begin, end, leaves in stream.sweep():
+                kept.write(begin * stream.outputs, leaves, (end - begin) * stream.outputs)
+        return found
+
+    def _take_moments(self, stream: GradientStream, kept: Store | None) -> tuple[Moments, Any]:
         """The moments, in a pass that also fills `kept` with raw gradients and makes a start for the search."""
         model = self.model
         if not model.needs_moments:
-            self.moments = Moments.trivial(model, self._first_unit(stream))
-            return None
+            return Moments.trivial(model, self._first_unit(stream)), None
         over = stream if model.moments_over_data else self._generated(stream)
         sketch = self._sketch(over, kept)
         self.reporter.stage("moments")
-        self.moments = estimate(over, model, [observer for observer in (kept, sketch) if observer is not None])
-        return None if sketch is None else sketch.block(self.moments)
+        moments = estimate(over, model, [observer for observer in (kept, sketch) if observer is not None])
+        return moments, None if sketch is None else sketch.block(moments)
 
     def _room(self, stream: GradientStream) -> Store | None:
         return stream.space.store(stream.rows, stream.layout) if self.plan.keep else None
@@ -234,7 +283,7 @@ class _Fit:
             return None
         return Sketch(stream, self.seed, plan.width, plan.batches.chunk * stream.outputs, kept)
 
-    def _chosen_method(self, operator: GradientOperator | ProductOperator, start: Any) -> Method:
+    def _chosen_method(self, operator: Operator, start: Any) -> Method:
         way, options = self.plan.way, self.options
         most = min(way.capacity, *operator.shape) if way.method == "krylov" else min(operator.shape)
         goal = Goal(way.target.rank, way.target.variance, options.tol, operator.trace, most)
@@ -243,12 +292,10 @@ class _Fit:
         if way.method == "exact":
             return Exact(operator, goal)
         if way.method == "gram":
-            return Gram(operator, goal)
-        side = ParameterSide(operator) if way.side == "parameters" else ExampleSide(operator, way.group)
-        return Krylov(
-            side, goal, self.seed, way.width, way.capacity, kept=way.width, most_steps=options.max_steps,
-            columns=way.group, start=start,
-        )  # fmt: skip
+            return Gram(operator, goal, self.seed, way.keep)
+        side = ParameterSide(operator) if way.side == "parameters" else ExampleSide(operator)
+        steps = options.max_steps * -(-way.kept // way.width)
+        return Krylov(side, goal, self.seed, way.width, way.capacity, way.kept, most_steps=steps, start=start)
 
     def _embedding(self, svd: SVD) -> Embedding:
         factor = self.moments.factor
@@ -269,11 +316,10 @@ class _Fit:
             operator = ProductOperator(stream, moments, b.products, b.columns)
         else:
             operator = GradientOperator(stream, moments, b.chunk)
-        width = plan.way.group or plan.width
-        operator.fused(space.random(self.seed, stream.layout.size, width, stream.layout.dtype))
+        operator.fused(space.random(self.seed, stream.layout.size, plan.width, stream.layout.dtype))
         started = time.perf_counter()
-        operator.fused(space.random(self.seed, stream.layout.size, width, stream.layout.dtype))
-        return (time.perf_counter() - started) / (len(first) * width)
+        operator.fused(space.random(self.seed, stream.layout.size, plan.width, stream.layout.dtype))
+        return (time.perf_counter() - started) / (len(first) * plan.width)
 
 
 def faster(first: Plan, second: Plan, trial: Callable[[Plan], float]) -> Plan:

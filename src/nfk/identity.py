@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nfk.model import Model
+    from nfk.model.interface import Batch
+    from nfk.store import Facts
     from nfk.stream import Examples
 
 Shape = tuple[int, ...]
+Shapes = dict[str, Shape]  # by path
 
 
-def describe(model: Model) -> dict[str, Any]:
+def describe(model: Model) -> Facts:
     """The parameters and how they are read, as JSON can hold it: a hash of each array, and the choices of the model."""
     layout = model.layout
     leaves = jax.tree.leaves(model.params)
@@ -38,7 +41,7 @@ def describe(model: Model) -> dict[str, Any]:
     }
 
 
-def check(saved: dict[str, Any], model: Model, folder: str | Path) -> None:
+def check(saved: Facts, model: Model, folder: str | Path) -> None:
     """Nothing where `saved`, from `folder`, describes this model; else an error that names the first difference."""
     mine = describe(model)
     _check_complete(saved, mine, folder)
@@ -56,7 +59,7 @@ def check(saved: dict[str, Any], model: Model, folder: str | Path) -> None:
             )
 
 
-def _check_complete(saved: Any, mine: dict[str, Any], folder: str | Path) -> None:
+def _check_complete(saved: Any, mine: Facts, folder: str | Path) -> None:
     """Files of version 0.3 have no checksum: a damaged one may describe half a model."""
     whole = isinstance(saved, dict) and saved.keys() >= mine.keys() and isinstance(saved["params"], dict)
     if not whole:
@@ -66,7 +69,7 @@ def _check_complete(saved: Any, mine: dict[str, Any], folder: str | Path) -> Non
         )
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) < 80 else text[:77] + "..."
 
@@ -86,7 +89,7 @@ class Kind:
     (Not in what version 0.3 saved.)
     """
 
-    shapes: dict[str, Shape]
+    shapes: Shapes
     dtype: str | None = None
 
     @classmethod
@@ -97,11 +100,11 @@ class Kind:
         return cls({path: leaf.shape[1:] for path, leaf in leaves.items()}, str(leaves[""].dtype) if plain else None)
 
     @property
-    def plain(self) -> Any:
+    def plain(self) -> Shape | Shapes:
         """The shape of a plain example, or those of a pytree by path: for people."""
         return self.shapes[""] if list(self.shapes) == [""] else self.shapes
 
-    def to_json(self) -> Any:
+    def to_json(self) -> dict[str, list[int]]:
         return {path: list(shape) for path, shape in self.shapes.items()}
 
     @classmethod
@@ -131,7 +134,7 @@ class Kind:
         )
 
 
-def canary(model: Model, examples: Any) -> list[float]:
+def canary(model: Model, examples: Batch) -> list[float]:
     """The score of a fixed pseudo-random example like the first of `examples`: a fingerprint of the function."""
     rng = np.random.default_rng(0)
 
@@ -145,7 +148,7 @@ def canary(model: Model, examples: Any) -> list[float]:
     return np.asarray(model.network.evaluate(example, jax.random.key(0)), np.float64).reshape(-1).tolist()
 
 
-def check_canary(model: Model, examples: Any, saved: list[float]) -> None:
+def check_canary(model: Model, examples: Batch, saved: list[float]) -> None:
     """A loaded basis meets the function it was fitted with: equal parameters do not make an equal network."""
     now = canary(model, examples)
     if not np.allclose(now, saved, rtol=1e-3, atol=1e-5, equal_nan=True):

@@ -65,6 +65,12 @@ def gram(model: Model, X: Any, Y: Any = None, *, key: Any = 0) -> np.ndarray:
     """K(x, y) = <V_x, V_y>, exact in float64 sums: (rows of X, rows of Y). Holds all N x P numbers: for small N.
 
     Moments over data are those of X. `Y=None` gives K(X, X).
+
+    Args:
+        model: what `nfk.classifier`, ... return.
+        X: the examples of the rows, and those over which moments are taken.
+        Y: the examples of the columns; None for X itself.
+        key: a seed or a jax key, as for `nfk.fit`.
     """
     for name, examples in (("X", X), ("Y", Y)):
         if examples is not None:

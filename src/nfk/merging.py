@@ -11,7 +11,6 @@ so the joint matrix is L R' with L of N rows, R of P rows and k_1 + k_2 + 2 colu
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -29,6 +28,11 @@ def merge(first: Embedding, second: Embedding, rank: int | None = None) -> Embed
     Exact where both fits have full rank; otherwise what the two left out is missing, and the residuals bound its
     effect: |s_i(joint) - s_i(found)| <= |what is missing|. `rank` is the larger of the two by default (less where both
     together have less). Costs 2 P (k_1 + k_2 + 2)^2 operations, holds two more blocks of P x (k_1 + k_2 + 2).
+
+    Args:
+        first: an embedding.
+        second: another one, of the same model and options over other data.
+        rank: components to keep; the larger rank of the two by default.
     """
     _check(first, second)
     moments = joint_moments(first, second)
@@ -127,7 +131,7 @@ def _checked_rank(rank: int | None, first: Embedding, second: Embedding, found: 
     return int(min(rank, found))
 
 
-def _check(first: Any, second: Any) -> None:
+def _check(first: Embedding, second: Embedding) -> None:
     for name, part in (("first", first), ("second", second)):
         if not isinstance(part, Embedding):
             raise TypeError(f"{name} is a {type(part).__name__}: pass what nfk.fit or nfk.load returned")

@@ -25,6 +25,11 @@ REQUIRED = ("trace", "passes", "count", "outputs", "example_shapes", "engine", "
 
 
 def write(embedding: Embedding, folder: Path) -> Path:
+    return store.write(folder, *pack(embedding))
+
+
+def pack(embedding: Embedding) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(tensors, facts) of an embedding, as `store.write` takes them."""
     moments, key = embedding.moments, embedding.score_key
     tensors = {
         "right": embedding.space.get(embedding.right), "left": embedding.left,
@@ -37,7 +42,7 @@ def write(embedding: Embedding, folder: Path) -> Path:
         "example_dtype": embedding.kind.dtype, "engine": embedding.engine, "probe": embedding.canary,
         "key_impl": str(jax.random.key_impl(key)), "model": identity.describe(embedding.model),
     }  # fmt: skip
-    return store.write(folder, tensors, facts)
+    return tensors, facts
 
 
 def read(folder: Path, model: Model) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def langevin_step(gradient: Any, step_size: float, temperature: float, low: floa
     try:
         import blackjax
     except ImportError as error:
-        raise ImportError("Langevin sampling uses blackjax: pip install blackjax, or pip install 'nfk[lab]'") from error
+        raise ImportError("Langevin sampling uses blackjax: pip install blackjax") from error
     sgld: Any = blackjax.sgld(lambda x, _: gradient(x))
     return lambda x, key: reflected(sgld.step(key, x, None, step_size, temperature), low, high)
 
@@ -140,6 +140,15 @@ def langevin(
     by default the range of X, since a network that was not trained as an energy model has scores that grow without
     bound away from the data. `temperature` below one makes a colder chain (JEM's is 5e-5 with step_size=1). A
     `ChainWarning` says when most samples have scores that the data do not have.
+
+    Args:
+        model: the energy model.
+        X: examples to start the chains from, an array.
+        steps: of each chain.
+        step_size: of each step.
+        temperature: of the noise; below 1, chains stay nearer to the data.
+        low: of the box; the least value in X by default.
+        high: of the box; the largest value in X by default.
     """
     X = np.asarray(X) if not hasattr(X, "shape") else X
     if not np.issubdtype(X.dtype, np.floating):

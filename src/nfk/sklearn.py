@@ -22,6 +22,16 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     `embedding_` is the `nfk.Embedding`.
 
         make_pipeline(FisherEmbedding(model, n_components=64), LogisticRegression())
+
+    Args:
+        model: what `nfk.classifier`, `nfk.torch.classifier`, ... return.
+        n_components: a number of components, or a fraction of variance to explain.
+        random_state: a seed, or numpy's `RandomState`.
+        method: as for `nfk.fit`.
+        engine: as for `nfk.fit`.
+        memory: a budget that is kept, as for `nfk.fit`.
+        tol: a bound on every component's relative residual.
+        progress: a bar on standard error: always, never, or (None) when it is a terminal.
     """
 
     method: MethodName
@@ -36,7 +46,7 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         method: MethodName = "auto",
         engine: Engine | None = None,
         memory: int | str | None = None,
-        tol: float = 1e-3,
+        tol: float = 1e-2,
         progress: bool | None = None,
     ) -> None:
         self.model = model
@@ -49,17 +59,31 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.progress = progress
 
     def fit(self, X: Any, y: Any = None) -> FisherEmbedding:
-        """Find the eigenfunctions over X; y is ignored. About 8 passes over the gradients."""
+        """Find the eigenfunctions over X; y is ignored. About 8 passes over the gradients.
+
+        Args:
+            X: the examples, as for `nfk.fit`.
+            y: ignored.
+        """
         self._fit(X)
         return self
 
     def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
-        """The same numbers as `fit(X).transform(X)`, without the pass that `transform` makes."""
+        """The same numbers as `fit(X).transform(X)`, without the pass that `transform` makes.
+
+        Args:
+            X: the examples, as for `nfk.fit`.
+            y: ignored.
+        """
         self._fit(X)
         return self._per_example(self.embedding_.training)
 
     def transform(self, X: Any) -> np.ndarray:
-        """e(x) for every example, one row each. One gradient per example."""
+        """e(x) for every example, one row each. One gradient per example.
+
+        Args:
+            X: examples like those of the fit.
+        """
         check_is_fitted(self, "embedding_")
         return self._per_example(self.embedding_(X, progress=self.progress))
 

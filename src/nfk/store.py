@@ -35,6 +35,9 @@ try:
 except ImportError:  # not on Windows
     fcntl = None
 
+Facts = dict[str, Any]  # what JSON can hold
+Tensors = dict[str, np.ndarray]
+
 FORMAT = 2
 FACTS = "embedding.json"
 LOCK = ".embedding.lock"
@@ -56,7 +59,7 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def write(folder: Path, tensors: dict[str, np.ndarray], facts: dict[str, Any]) -> Path:
+def write(folder: Path, tensors: Tensors, facts: Facts) -> Path:
     """Replace the embedding in `folder`; every failure to write is an OSError, and the old embedding is still there.
 
     `facts` is what JSON can hold. Waits while another process writes here. Needs room for the old and the new one.
@@ -77,7 +80,7 @@ def write(folder: Path, tensors: dict[str, np.ndarray], facts: dict[str, Any]) -
     return folder
 
 
-def read(folder: Path, required: Collection[str] = ()) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def read(folder: Path, required: Collection[str] = ()) -> tuple[Tensors, Facts]:
     """Tensors and facts as they were written, or an error that says what is wrong with the folder.
 
     Facts that lack a name of `required` are an error of the file, too: format 1, of version 0.3, has no checksum.
@@ -97,7 +100,7 @@ class _Saved:
 
     tensors: Path
     sha256: str
-    facts: dict[str, Any]
+    facts: Facts
 
 
 def _read_facts(folder: Path, required: Collection[str]) -> _Saved:
@@ -115,7 +118,7 @@ def _read_facts(folder: Path, required: Collection[str]) -> _Saved:
     return saved
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Facts:
     """A document of a format that this version reads."""
     try:
         document = json.loads(path.read_text("utf-8"))
@@ -130,7 +133,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return document
 
 
-def _facts(document: dict[str, Any]) -> dict[str, Any]:
+def _facts(document: Facts) -> Facts:
     """The facts of either format: 1 has them beside its own three fields, 2 apart and with a checksum."""
     if document["format"] == 1:
         return {name: fact for name, fact in document.items() if name not in ("format", "tensors", "sha256")}
@@ -139,7 +142,7 @@ def _facts(document: dict[str, Any]) -> dict[str, Any]:
     return document["facts"]
 
 
-def _checksum(facts: dict[str, Any]) -> str:
+def _checksum(facts: Facts) -> str:
     """One hash for all the ways in which JSON can spell the same facts."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -148,7 +151,7 @@ def _damaged(path: Path, why: str = "") -> ValueError:
     return ValueError(f"{path} is damaged (truncated or altered): {why}save the embedding again")
 
 
-def _read_tensors(saved: _Saved) -> dict[str, np.ndarray]:
+def _read_tensors(saved: _Saved) -> Tensors:
     if _hash_file(saved.tensors) != saved.sha256:
         raise ValueError(f"{saved.tensors} is damaged (truncated or altered): its hash is not the one saved in {FACTS}")
     try:
@@ -162,7 +165,7 @@ def _hash_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _replace(folder: Path, tensors: dict[str, np.ndarray], facts: dict[str, Any]) -> str:
+def _replace(folder: Path, tensors: Tensors, facts: Facts) -> str:
     """Write both files in a hidden folder, then move them into place, the JSON last; the name of the tensors' file."""
     with tempfile.TemporaryDirectory(prefix=".embedding-partial-", dir=folder, ignore_cleanup_errors=True) as hidden:
         new_tensors, new_facts = Path(hidden, "tensors"), Path(hidden, "facts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,9 +10,11 @@ import jax
 import numpy as np
 
 from nfk import interrupts
+from nfk.checksum import checksum
 from nfk.progress import Reporter
 
 CHECK_SLAB = 4096
+HASHED = 64
 
 
 class Examples:
@@ -28,9 +31,11 @@ class Examples:
             raise TypeError(f"{name} is text: pass numbers, such as an array of token ids with one row per example")
         if isinstance(source, list):
             source = _stacked(source)
+        _refuse_foreign(source, name)
         self.source, self.name = source, name
         self.is_tree = isinstance(source, (dict, tuple)) or hasattr(source, "shape")
         self._length = self._measure()
+        self._seen = None if self.is_tree else np.zeros(self._length, np.uint64)
 
     def _measure(self) -> int:
         if not self.is_tree:
@@ -70,6 +75,59 @@ class Examples:
         if self.is_tree:
             for start in range(0, len(self), CHECK_SLAB):
                 check_finite(self.slice(start, min(start + CHECK_SLAB, len(self))), start, self.name)
+
+    def recognise(self, start: int, batch: Any) -> None:
+        """Nothing where these examples are those that were read at this place before; 8 bytes for each are held."""
+        if self._seen is None:
+            return
+        now = fingerprints(batch)
+        before = self._seen[start : start + len(now)]
+        other = (before != 0) & (before != now)
+        if other.any():
+            raise ValueError(
+                f"{self.name}[{start + int(np.argmax(other))}] is another example than when it was read before: a fit "
+                "reads its data several times, in one order. Use shuffle=False in a loader, and nothing random in what "
+                "prepares the examples"
+            )
+        before[:] = now
+
+    def hash(self) -> str:
+        """Tells other examples apart: of all of an array, in one read; of another source's first examples."""
+        stop = len(self) if self.is_tree else min(HASHED, len(self))
+        digest = hashlib.sha256()
+        for start in range(0, stop, CHECK_SLAB):
+            for leaf in jax.tree.leaves(self.slice(start, min(start + CHECK_SLAB, stop))):
+                digest.update(checksum(np.asarray(leaf)).encode())
+        return digest.hexdigest()[:32]
+
+
+def fingerprints(batch: Any) -> np.ndarray:
+    """A number of 64 bits for each example, never zero: a sum of its words, each with a weight of its own."""
+    leaves = jax.tree.leaves(batch)
+    total = np.zeros(len(leaves[0]), np.uint64)
+    for leaf in leaves:
+        rows = np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8)
+        words = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8))).view(np.uint64)
+        weights = np.arange(1, 2 * words.shape[1], 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
+        total = total * np.uint64(3) + (words ^ (words >> np.uint64(29))) @ weights
+    return total | np.uint64(1)
+
+
+FOREIGN = {
+    "torch.utils.data.dataloader": "from_loader", "torch.utils.data": "from_dataset",
+    "datasets.iterable": "from_loader", "datasets.": "from_dataset", "grain": "from_dataset",
+}  # fmt: skip
+
+
+def _refuse_foreign(source: Any, name: str) -> None:
+    """Data sets of other libraries have lengths and slices of their own kind."""
+    for base in type(source).__mro__:
+        for module, adapter in FOREIGN.items():
+            if base.__module__.startswith(module):
+                raise TypeError(
+                    f"{name} is a {type(source).__name__} of {base.__module__.split('.')[0]}: wrap it, as in "
+                    f"nfk.{adapter}({name}, transform=lambda item: item[0])"
+                )
 
 
 def _stacked(examples: list) -> Any:
@@ -112,6 +170,7 @@ def run(
         batch = examples.slice(begin, end)
         if not examples.is_tree:
             batch = _owned(batch, begin, end, examples.name)
+            examples.recognise(begin, batch)
         return begin, end, function(padded(batch, size))
 
     ahead = dispatch(start)

@@ -20,7 +20,7 @@ import numpy as np
 from nfk.layout import KEY, Layout, PathFilter
 from nfk.model.factors import split_gradients
 from nfk.model.fingerprint import fingerprint
-from nfk.model.interface import Batch, Batching, Cost, Differentiator, Example, Network, Rows
+from nfk.model.interface import Batch, Batching, Cost, Differentiator, Example, Network, Params, Rows
 from nfk.model.patches import with_patches
 from nfk.model.tracing import cost_of
 
@@ -35,7 +35,7 @@ class JaxNetwork(Network):
     insists on half precision gets them as they are.
     """
 
-    score: Callable[..., Any] = field(kw_only=True)
+    score: Callable = field(kw_only=True)
     parameters: PathFilter = field(default=None, kw_only=True)
     wrapping: ClassVar[str] = "lambda params, x: network(params, x[None])[0]"
     sampler: ClassVar[str] = "sample(key, n)"
@@ -69,7 +69,7 @@ class JaxNetwork(Network):
             return chosen, others
         return [_widened(leaf) for leaf in chosen], [_widened(leaf) for leaf in others]
 
-    def score_of(self, params: Any, example: Example, key: jax.Array) -> jax.Array:
+    def score_of(self, params: Params, example: Example, key: jax.Array) -> jax.Array:
         """The score, with randomness from `key` (and from the example, if it has noise of its own)."""
         return self._functions.score_of(params, example, key)
 
@@ -164,7 +164,7 @@ class Functions:
         self._results: dict[tuple, Any] = {}
         self._costs: dict[str, Cost] = {}
 
-    def score_of(self, params: Any, example: Example, key: jax.Array) -> jax.Array:
+    def score_of(self, params: Params, example: Example, key: jax.Array) -> jax.Array:
         if self.own_noise:
             key = jax.random.fold_in(key, fingerprint(example))
         return self.score(params, example, key)
@@ -250,7 +250,7 @@ class Functions:
 _shared_functions = lru_cache(maxsize=64)(Functions)
 
 
-def _is_pure(score: Any) -> bool:
+def _is_pure(score: object) -> bool:
     """A plain function, or a score made of one: equal ones compute the same. A method may depend on its object."""
     function = getattr(score, "function", score)
     return isinstance(function, FunctionType)

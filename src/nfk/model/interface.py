@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 import jax
+import numpy as np
 from jaxtyping import Float
 
 from nfk.layout import Layout
@@ -32,11 +33,13 @@ class NetworkChanged(RuntimeError):
 
 @dataclass(frozen=True)
 class Cost:
-    """One forward pass over one example; `patch_bytes` are what its convolutions take besides, as patches."""
+    """One forward pass over one example; `patch_bytes` are more that its convolutions take as patches, 0 without any;
+    `microbatch` is how many gradients are worth computing at once however large they are."""
 
     flops: float
     activation_bytes: int
     patch_bytes: int = 0
+    microbatch: int = 4
 
 
 class Differentiator(ABC):
@@ -47,10 +50,18 @@ class Differentiator(ABC):
 
     layout: Layout
     outputs: int
+    writes: ClassVar[bool] = False  # whether it has `rows_into`
 
     @abstractmethod
     def rows(self, mean: list, scale: list, batch: Batch) -> Rows:
-        """s * (g(x) - z) for a batch, leaf by leaf; z and s come cut into one piece per leaf."""
+        """s * (g(x) - z) for a batch, leaf by leaf; z and s come cut into one piece per leaf.
+
+        The arrays may be used again by the next call but one.
+        """
+
+    def rows_into(self, place: Float[np.ndarray, "rows P"], mean: list, scale: list, batch: Batch) -> None:
+        """The same rows, written into memory of the host."""
+        raise NotImplementedError
 
     def factors(self, batch: Batch) -> tuple[dict, list]:
         """Raw gradients of a batch in factors (see `model.factors`), where the score is a program that can be read."""
@@ -74,6 +85,7 @@ class Network(ABC):
 
     params: Params
     noise: Noise
+    note: ClassVar[str] = ""  # a line for the plan
     wrapping: ClassVar[str]  # how a function of a batch becomes one of an example, for error messages
     sampler: ClassVar[str]  # what a sampler takes, for error messages
 

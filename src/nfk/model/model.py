@@ -113,7 +113,7 @@ class Model:
         return 1
 
 
-def require_model(model: Any) -> None:
+def require_model(model: object) -> None:
     if not isinstance(model, Model):
         raise TypeError(
             f"model is a {type(model).__name__}: wrap the network first, as in nfk.classifier(apply, params); there "
@@ -121,7 +121,7 @@ def require_model(model: Any) -> None:
         )
 
 
-def split_key(key: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+def split_key(key: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """A seed or a key, split once by purpose: the start of the SVD, the model samples, the randomness of the score."""
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         key = jax.random.key(int(key))

@@ -10,6 +10,7 @@ A network that reuses its weights (a convolution) favours this engine over produ
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
@@ -33,17 +34,19 @@ class GradientOperator:
         kept: Store | None = None,
         filled: bool = False,
         measure: bool = True,
+        tile: int = 0,
     ) -> None:
         """`kept` is room for all rows, which stay there from the first pass on; `filled` where it has the raw
         gradients already, which are normalised here in place. `measure` takes the length of every row in the first
-        pass, for the trace, and to find what is not finite."""
+        pass, for the trace, and to find what is not finite. `tile` is how many examples' rows `gram` may hold where
+        they are not kept."""
         self.stream, self.moments, self.space = stream, moments, stream.space
         self.shape = (stream.rows, stream.layout.size)
         self.dtype = stream.layout.dtype
         self.passes = 0
         self.row_squares: np.ndarray | None = None
         self._measure = measure
-        self._step = chunk * stream.outputs
+        self._step, self._tile = chunk * stream.outputs, tile * stream.outputs
         self._kept, self._filled = kept, filled
         self._scratch: Store | None = None
         if kept is not None and filled:
@@ -65,39 +68,82 @@ class GradientOperator:
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         """V' W. One pass."""
-        weights = self.space.put(weights.astype(self.dtype))
-        total = self.space.zeros(self.shape[1], weights.shape[1], self.dtype)
+        weights = self.space.put(weights if weights.dtype == self.dtype else weights.astype(self.dtype))
+        total = None
         for rows, V in self.chunks():
-            total = self.space.add_product(total, V.T, weights[rows])
+            total = self._sum(total, V, weights[rows])
         return total
 
     def fused(self, block: Float[Block, "P U"]) -> tuple[Float[Block, "rows U"], Float[Block, "P U"]]:
         """V M and V' V M from the same gradients. One pass."""
-        total = self.space.zeros(self.shape[1], block.shape[1], self.dtype)
+        total = None
 
         def parts() -> Iterator[tuple[slice, Block]]:
             nonlocal total
             for rows, V in self.chunks():
                 part = self.space.product(V, block)
-                total = self.space.add_product(total, V.T, part)
+                total = self._sum(total, V, part)
                 yield rows, part
 
         result = self.space.stacked(parts(), self.shape[0], block.shape[1], self.dtype)
         return result, total
 
-    def gram(self) -> Float[np.ndarray, "rows rows"]:
-        """V V' in float64, from products in the precision of the rows. One pass, of which half is computed.
+    def _sum(self, total: Float[Block, "P U"] | None, V: Block, part: Float[Block, "n U"]) -> Float[Block, "P U"]:
+        """total + V' part."""
+        return self.space.product(V.T, part) if total is None else self.space.add_product(total, V.T, part)
 
-        The rows must be kept: each chunk meets those before it.
-        """
-        assert self._kept is not None
-        K = np.empty((self.shape[0], self.shape[0]))
+    def images(self, block: Float[Block, "P U"]) -> Float[np.ndarray, "rows U"]:
+        """V M in float64 on the host. One pass."""
+        result = np.empty((self.shape[0], block.shape[1]))
         for rows, V in self.chunks():
-            for others in self._row_slices():
-                if others.start <= rows.start:
-                    part = self.space.inner(V.T, self._kept.block(others).T)
-                    K[rows, others], K[others, rows] = part, part.T
+            result[rows] = self.space.inner(V.T, block, double=True)
+        return result
+
+    def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
+        """V V', summed in float64: half of the products. One pass over rows that are kept.
+
+        Else `tile` examples' rows are held while the later ones pass, so each of T tiles takes a part of a pass:
+        (T + 1) / 2 in all.
+        """
+        K = np.empty((self.shape[0], self.shape[0]))
+        if self._kept is not None and not self._filled:
+            for _ in self.chunks():
+                pass
+        for tile, held in self._tiles():
+            K[tile, tile] = self.space.inner(held, held, double)
+            for rows, V in self._after(tile):
+                K[rows, tile] = self.space.inner(V.T, held, double)
+                K[tile, rows] = K[rows, tile].T
+        self.row_squares = K.diagonal().copy() if self.row_squares is None else self.row_squares
         return K
+
+    def _tiles(self) -> Iterator[tuple[slice, Float[Block, "P n"]]]:
+        """Parts of V' that can be held, and their rows."""
+        if self._kept is not None:
+            self.passes += 1
+            for rows in self._row_slices():
+                yield rows, self._kept.block(rows).T
+            return
+        slices = self._row_slices(self._tile)
+        self.passes += (len(slices) + 2) // 2
+        store = self.space.store(min(self._tile, self.shape[0]), self.stream.layout)
+        for tile in slices:
+            self.stream.reporter.begin_pass(len(self.stream.examples) - tile.start // self.stream.outputs)
+            store.clear()
+            self._write(store, 0, tile)
+            held = store.block(slice(0, tile.stop - tile.start))
+            outputs = self.stream.outputs
+            self.stream.check_finite(self.space.row_squares(held), tile.start // outputs, tile.stop // outputs)
+            yield tile, held.T
+
+    def _after(self, tile: slice) -> Iterator[tuple[slice, Block]]:
+        """Every row after a tile, in chunks."""
+        slices = [slice(max(rows.start, tile.stop), rows.stop) for rows in self._row_slices() if rows.stop > tile.stop]
+        for rows in slices:
+            if self._kept is not None:
+                yield rows, self._kept.block(rows)
+            else:
+                yield rows, self._chunk(rows)
 
     def dense(self) -> Float[np.ndarray, "rows P"]:
         """V itself, to be read only; no copy where all rows are kept on the host."""
@@ -122,8 +168,9 @@ class GradientOperator:
         if squares is not None:
             self.row_squares = squares
 
-    def _row_slices(self) -> list[slice]:
-        return [slice(a, min(a + self._step, self.shape[0])) for a in range(0, self.shape[0], self._step)]
+    def _row_slices(self, step: int | None = None) -> list[slice]:
+        step = step or self._step
+        return [slice(a, min(a + step, self.shape[0])) for a in range(0, self.shape[0], step)]
 
     def _read(self) -> Iterator[tuple[slice, Block]]:
         assert self._kept is not None
@@ -132,23 +179,29 @@ class GradientOperator:
             self.stream.reporter.advance((rows.stop - rows.start) // self.stream.outputs)
 
     def _compute(self) -> Iterator[tuple[slice, Block]]:
-        """Gradients in microbatches that suit the network, gathered into chunks that suit the matrix product."""
-        stream, outputs = self.stream, self.stream.outputs
-        mean, scale = stream.pieces(self.moments.mean), stream.pieces(self.moments.scale)
         for rows in self._row_slices():
-            store = self._room()
-            base = 0 if self._kept is None else rows.start
-            first, last = rows.start // outputs, rows.stop // outputs
-            for begin, end, leaves in stream.microbatches(mean, scale, first, last):
-                store.write(base + (begin - first) * outputs, leaves, (end - begin) * outputs)
-            yield rows, store.block(slice(base, base + rows.stop - rows.start))
+            if self._kept is None:
+                yield rows, self._chunk(rows)
+            else:
+                self._write(self._kept, rows.start, rows)
+                yield rows, self._kept.block(rows)
         self._filled = self._kept is not None
 
-    def _room(self) -> Store:
-        """Where the next chunk goes. One chunk is used again in every pass: fresh pages cost more than the products."""
-        if self._kept is not None:
-            return self._kept
+    def _chunk(self, rows: slice) -> Block:
+        """V[rows] in a room that every chunk uses again: fresh pages cost more than the products."""
         if self._scratch is None:
             self._scratch = self.space.store(min(self._step, self.shape[0]), self.stream.layout)
         self._scratch.clear()
-        return self._scratch
+        self._write(self._scratch, 0, rows)
+        return self._scratch.block(slice(0, rows.stop - rows.start))
+
+    def _write(self, store: Store, base: int, rows: slice) -> None:
+        """V[rows] into a store, from row `base` on: gradients in microbatches that suit the network."""
+        stream, outputs = self.stream, self.stream.outputs
+        first, last = rows.start // outputs, rows.stop // outputs
+        stream.write(store, base, *self._pieces, first, last)
+
+    @cached_property
+    def _pieces(self) -> tuple[list, list]:
+        """Mean and scale, cut into leaves."""
+        return self.stream.pieces(self.moments.mean), self.stream.pieces(self.moments.scale)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,8 @@ from jaxtyping import Float
 
 from nfk.model import Model
 from nfk.operator.stream import GradientStream
-from nfk.spaces import Space, normals
+from nfk.spaces import Block, Space, Store, normals
+from nfk.spaces.space import Leaves
 
 DEAD = 1e-12
 ROUNDING = 10.0  # a deviation below this many eps of the gradient itself is rounding error
@@ -91,7 +92,7 @@ class Moments:
 class Observer(Protocol):
     """Sees raw gradients while the moments are taken."""
 
-    def write(self, first: int, leaves: Sequence[Any], count: int) -> None: ...
+    def write(self, first: int, leaves: Leaves, count: int) -> None: ...
 
 
 def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer] = ()) -> Moments:
@@ -100,7 +101,7 @@ def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer]
     `observers` see the raw gradients as they pass.
     """
     layout, outputs = stream.layout, stream.outputs
-    zero = layout.pieces(stream.space.lend(np.zeros(layout.size, layout.dtype)))
+    zero = stream.pieces(np.zeros(layout.size, layout.dtype))
     state = (stream.space.lend(np.zeros((), layout.dtype)), zero, zero)
     unit = None
     for begin, end, leaves in stream.sweep():
@@ -110,14 +111,15 @@ def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer]
         stream.check_finite(norms, begin, end)
         for observer in observers:
             observer.write(begin * outputs, leaves, count)
+        del leaves  # before the next microbatch is begun: the plan counts two of them
     total, mean, squares = state
     join = lambda pieces: np.concatenate([np.asarray(piece) for piece in pieces])  # noqa: E731
     return Moments.of(model, join(mean), join(squares), int(total), unit or 1.0)
 
 
-def unit_of(leaves: Sequence[Any]) -> float | None:
+def unit_of(leaves: Leaves) -> float | None:
     """A power of two that brings the largest entry near one, 1 where it is of ordinary size, None where it is zero."""
-    largest = float(_largest(leaves))
+    largest = max(_largest(leaf) for leaf in leaves)
     if largest == 0:
         return None
     if not np.isfinite(largest) or ORDINARY[0] <= largest <= ORDINARY[1]:
@@ -125,13 +127,14 @@ def unit_of(leaves: Sequence[Any]) -> float | None:
     return float(np.clip(2.0 ** -np.round(np.log2(largest)), 2.0**-120, 2.0**120))
 
 
-def _whole(leaves: Sequence[Any]) -> list[jax.Array]:
+def _whole(leaves: Leaves) -> list[jax.Array]:
     return [jnp.concatenate(leaf) if isinstance(leaf, (list, tuple)) else leaf for leaf in leaves]
 
 
-@jax.jit
-def _largest(leaves: Sequence[Any]) -> jax.Array:
-    return jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in _whole(leaves)]))
+def _largest(leaf: jax.Array | list) -> float:
+    """On the host: it is asked once a fit, and compiling it would take longer."""
+    parts = leaf if isinstance(leaf, (list, tuple)) else [leaf]
+    return max(float(np.abs(np.asarray(part)).max(initial=0)) for part in parts)
 
 
 @jax.jit
@@ -160,7 +163,9 @@ class Sketch:
     Holds `chunk` rows of gradients (none where all are `kept`) and the block itself, P x width.
     """
 
-    def __init__(self, stream: GradientStream, seed: Sequence[int], width: int, chunk: int, kept: Any = None) -> None:
+    def __init__(
+        self, stream: GradientStream, seed: Sequence[int], width: int, chunk: int, kept: Store | None = None
+    ) -> None:
         layout = stream.layout
         self._space: Space = stream.space
         self._seed, self._chunk, self._kept, self._dtype = seed, chunk, kept, layout.dtype
@@ -169,7 +174,7 @@ class Sketch:
         self._total = self._space.zeros(layout.size, width, layout.dtype)
         self._sums = np.zeros(width)
 
-    def write(self, first: int, leaves: Sequence[Any], count: int) -> None:
+    def write(self, first: int, leaves: Leaves, count: int) -> None:
         """Rows as they come; where they are kept, they stand in their place already."""
         if self._filled + count > self._chunk:
             self._flush()
@@ -187,7 +192,7 @@ class Sketch:
         if self._kept is None:
             self._rows.clear()
 
-    def block(self, moments: Moments) -> Any:
+    def block(self, moments: Moments) -> Float[Block, "P width"]:
         """V' Omega = s * (J' Omega - z (1' Omega))."""
         if self._filled:
             self._flush()

@@ -8,12 +8,12 @@ A network with many outputs per example (an NTK) may favour this engine over per
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from jaxtyping import Float
 
+from nfk.model.interface import Batch
 from nfk.operator.gradients import GradientOperator
 from nfk.operator.moments import Moments
 from nfk.operator.stream import GradientStream
@@ -54,7 +54,7 @@ class ProductOperator:
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         """V' W. One pass."""
-        weights = self.space.put(weights.astype(self.dtype))
+        weights = self.space.put(weights if weights.dtype == self.dtype else weights.astype(self.dtype))
         total = self.space.zeros(self.shape[1], weights.shape[1], self.dtype)
         for rows, batch in self._batches():
             total = self._add(total, weights[rows], batch)
@@ -75,7 +75,11 @@ class ProductOperator:
         result = self.space.stacked(parts(), self.shape[0], block.shape[1], self.dtype)
         return result, self._normalised(total, result)
 
-    def gram(self) -> Float[np.ndarray, "rows rows"]:
+    def images(self, block: Float[Block, "P U"]) -> Float[np.ndarray, "rows U"]:
+        """V M in float64 on the host, from products in the precision of the network. One pass."""
+        return self.space.get(self.matmat(block)).astype(np.float64)
+
+    def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
         """V V' in float64 on the host, from all of V."""
         V = self.dense().astype(np.float64)
         return V @ V.T
@@ -90,7 +94,7 @@ class ProductOperator:
             V[start:stop] = self.space.get(self.rmatmat(unit)).T
         return V
 
-    def _batches(self) -> Iterator[tuple[slice, Any]]:
+    def _batches(self) -> Iterator[tuple[slice, Batch]]:
         """Every batch of examples once, padded, with the rows it stands for."""
         self.passes += 1
         examples, outputs, reporter = self.stream.examples, self.stream.outputs, self.stream.reporter
@@ -101,7 +105,7 @@ class ProductOperator:
     def _groups(self, width: int) -> list[slice]:
         return [slice(a, min(a + self.columns, width)) for a in range(0, width, self.columns)]
 
-    def _forward(self, block: Float[Block, "P U"]) -> Any:
+    def _forward(self, block: Float[Block, "P U"]) -> Callable[[Batch, slice], Block]:
         """The function from a batch to its rows of J (s*M) - 1 (z . (s*M))."""
         scale, mean = self.space.put(self.moments.scale), self.space.put(self.moments.mean)
         scaled = block * scale[:, None]
@@ -111,13 +115,13 @@ class ProductOperator:
         tangents = [self.stream.layout.leaves(self.space.lend(part.T)) for part in columns]
         differentiator = self.stream.differentiator
 
-        def forward(batch: Any, rows: slice) -> Float[Block, "n U"]:
+        def forward(batch: Batch, rows: slice) -> Float[Block, "n U"]:
             parts = [self.space.put(differentiator.forward_product(tangent, batch)) for tangent in tangents]
             return self.space.joined(parts)[: rows.stop - rows.start, : block.shape[1]] - shift
 
         return forward
 
-    def _add(self, total: Float[Block, "P U"], weights: Float[Block, "n U"], batch: Any) -> Float[Block, "P U"]:
+    def _add(self, total: Float[Block, "P U"], weights: Float[Block, "n U"], batch: Batch) -> Float[Block, "P U"]:
         """total + J' W for one batch; padding examples get weight zero."""
         rows = self.batch * self.stream.outputs
         for group in self._groups(weights.shape[1]):

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from nfk.layout import Layout
 from nfk.model import Differentiator
 from nfk.progress import Reporter
-from nfk.spaces import Space
+from nfk.spaces import Space, Store
 from nfk.stream import Examples, run
 
 
@@ -48,9 +49,22 @@ class GradientStream:
         compute = lambda batch: self.differentiator.rows(mean, scale, batch)  # noqa: E731
         return run(compute, self.examples, start, stop, self.microbatch, self.reporter)
 
+    def write(self, store: Store, base: int, mean: list, scale: list, start: int, stop: int) -> None:
+        """s * (g(x) - z) for examples start:stop into rows of `store` from `base` on, without a copy if both can."""
+        room = store.room(base, (stop - start) * self.outputs)
+        if room is None or not self.differentiator.writes:
+            for begin, end, leaves in self.microbatches(mean, scale, start, stop):
+                store.write(base + (begin - start) * self.outputs, leaves, (end - begin) * self.outputs)
+                del leaves  # before the next microbatch is begun: the plan counts two of them
+            return
+        for begin, end, batch in run(lambda batch: batch, self.examples, start, stop, self.microbatch, self.reporter):
+            place = room[(begin - start) * self.outputs : (end - start) * self.outputs]
+            filled = jax.tree.map(lambda leaf, count=end - begin: leaf[:count], batch)  # without the padding
+            self.differentiator.rows_into(place, mean, scale, filled)
+
     def pieces(self, vector: np.ndarray) -> list:
-        """A vector of length P where the derivatives are computed, cut into leaves."""
-        return self.layout.pieces(self.space.lend(vector))
+        """A vector of length P cut into leaves, where the derivatives are computed."""
+        return [self.space.lend(piece) for piece in self.layout.pieces(vector)]
 
     def check_finite(self, norms: Any, begin: int, end: int) -> None:
         """Every gradient is finite, or the error names the first example whose is not."""

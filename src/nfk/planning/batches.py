@@ -64,7 +64,7 @@ def suitable_batching(p: Problem, space: Space) -> tuple[Batching, int]:
     """
     if space is not HOST:
         return "vmap", max(CHUNK_ROWS // p.outputs, 1)
-    few = min(max(MICROBATCH_BYTES // p.row_bytes, 4), MOST_MICROBATCH)
+    few = min(max(MICROBATCH_BYTES // p.row_bytes, p.microbatch), MOST_MICROBATCH)
     if not p.patch_bytes:
         return "vmap", few
     room = WORKING_BYTES // (p.activation_bytes * p.outputs + p.patch_bytes)

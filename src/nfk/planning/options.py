@@ -30,13 +30,13 @@ class Options:
     keep: bool | None = None
     memory: int | str | None = None
     oversamples: int = 10
-    tol: float = 1e-3
+    tol: float = 1e-2
     max_steps: int = 30
     space: Space = field(default_factory=default_space)
 
     def __post_init__(self) -> None:
         if not isinstance(self.tol, (int, float, np.floating)) or not self.tol > 0:
-            raise ValueError(f"tol={self.tol!r} must be a positive number: 1e-3 is a good start")
+            raise ValueError(f"tol={self.tol!r} must be a positive number: 1e-2 is a good start")
         if not isinstance(self.oversamples, (int, np.integer)) or self.oversamples < 0:
             raise ValueError(f"oversamples={self.oversamples!r} must be a whole number, 0 or more")
         if not isinstance(self.max_steps, (int, np.integer)) or self.max_steps < 1:

@@ -5,25 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from nfk.memory import at_least, human, parse_memory
+from nfk.notebook import Shown
 from nfk.planning.batches import Batches, chunk_bytes, gradient_batches, network_bytes, product_batches
 from nfk.planning.options import Engine, Options, SideName
 from nfk.planning.problem import Problem, Target
+from nfk.planning.rates import TYPICAL, Rates, measured
 from nfk.planning.ways import Way, ways
 from nfk.spaces import Space
 
 CLOSE = 4.0  # engines whose estimates differ by less are timed
 WORTH_TIMING_SECONDS = 10.0
-FEWER_PASSES = 1.5  # Krylov on the examples' side reads the gradients twice as often: it must be this much cheaper
+WORTH_MEASURING_SECONDS = 5.0  # from here on the machine's own rates are worth the two seconds of their measurement
 CALL_CHUNK_BYTES = 2**30  # gradients that a call gathers at the most
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """A way to run a fit, its cost and its peak memory. `print` it."""
 
     way: Way
     batches: Batches
     rival: Plan | None = field(default=None, repr=False)  # the other engine's best plan, where it is about as fast
+    others: tuple[Way, ...] = field(default=(), repr=False)  # the best way of every other kind that fits, fastest first
 
     @property
     def problem(self) -> Problem:
@@ -57,7 +60,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Expected time, from typical rates of two CPU cores."""
+        """Expected time, from the rates of this machine; compilation comes on top."""
         return self.way.seconds
 
     @property
@@ -74,51 +77,89 @@ class Plan:
         """The sum of all parts: an upper bound, since not all are held at one time."""
         return sum(self.parts.values())
 
-    def _method(self) -> str:
-        way, rows = self.way, f"{self.problem.rows:,}"
-        if way.method in ("gram", "exact"):
-            return f"{way.method}, the {rows} x {rows} kernel matrix"
-        if way.method == "power":
-            return f"power, blocks of {way.width} columns"
-        columns = "all" if way.group is None else f"{way.group} at a time"
-        return f"krylov, on the {way.side}' side, blocks of {way.width} columns ({columns})"
+    def _facts(self) -> dict[str, str]:
+        p, way = self.problem, self.way
+        return {
+            "of": f"{p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {way.target}",
+            "method": f"{_words(way)}, {way.engine}, {_where(way)}",
+            "passes": f"about {self.passes}, {self.flops:.1e} FLOP",
+            "time": f"about {_duration(self.seconds)}, and compilation",
+            "memory": f"{human(self.peak_bytes)} at its peak, budget {human(self.budget)}",
+        }
 
     def __str__(self) -> str:
         p, way = self.problem, self.way
-        where = "kept in memory" if way.keep else "recomputed in each pass"
         how = "" if self.batches.batching == "vmap" else f", {self.batches.batching}"
         lines = [
             f"Plan: {p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {way.target}",
-            f"  method    {self._method()}",
-            f"  engine    {way.engine}{' (close: both will be timed)' if self.rival else ''}, {where}",
+            *([f"  network   {p.note}"] if p.note else []),
+            f"  method    {_words(way)}",
+            f"  engine    {way.engine}{' (close: both will be timed)' if self.rival else ''}, {_where(way)}",
             f"  batches   {self.batches.gradients} examples through the network{how}, "
             f"{self.batches.chunk} against the basis",
             f"  passes    about {self.passes}, {self.flops:.1e} FLOP",
-            f"  time      about {_duration(self.seconds)} on two CPU cores",
+            f"  time      about {_duration(self.seconds)}, and compilation",
+            *(f"    or {_duration(other.seconds):>12}  {_words(other)}, {_where(other)}" for other in self.others[:4]),
             f"  memory    {human(self.peak_bytes)} at its peak, budget {human(self.budget)}",
         ]
         lines += [f"    {human(size):>10}  {name}" for name, size in self.parts.items() if size]
         return "\n".join(lines)
 
 
-def plan_fit(problem: Problem, rank: int | float, options: Options) -> Plan:
-    """The cheapest way that fits in the budget, or a `MemoryError` that says what to change."""
+def _words(way: Way) -> str:
+    """The method of a way, in words."""
+    if way.method in ("gram", "exact"):
+        return f"{way.method}, the {way.problem.rows:,} x {way.problem.rows:,} kernel matrix"
+    if way.method == "power":
+        return f"power, blocks of {way.width} columns"
+    return f"krylov, on the {way.side}' side, blocks of {way.width} columns"
+
+
+def _where(way: Way) -> str:
+    if way.tile:
+        return f"gradients of {way.tile:,} examples held at a time"
+    products = "by JVP and VJP" if way.engine == "products" else "gradients recomputed in each pass"
+    return "gradients kept in memory" if way.keep else products
+
+
+def plan_fit(problem: Problem, rank: int | float, options: Options, rates: Rates | None = None) -> Plan:
+    """The cheapest way that fits in the budget, or a `MemoryError` that says what to change.
+
+    At the `rates` given, or at typical ones for a short fit and at those of this machine for a long one.
+    """
     target = Target.of(rank, problem)
     if target.variance is not None and options.method == "power":
         raise ValueError(f"rank={rank} is a fraction, but method='power' needs a number of components")
     if options.engine == "products" and problem.why_no_products:
         raise ValueError(f"engine='products' is not possible here: {problem.why_no_products}; use engine='gradients'")
-    possible = [(sum(way.least_bytes().values()), way) for way in ways(problem, target, options)]
+    fitting = _fitting(problem, target, options, rates or TYPICAL)
+    best = min(fitting, key=lambda way: way.seconds)
+    if rates is None and best.seconds > WORTH_MEASURING_SECONDS:
+        fitting = _fitting(problem, target, options, measured())
+        best = min(fitting, key=lambda way: way.seconds)
+    rival = _rival(best, fitting)
+    others = _best_of_each_kind([way for way in fitting if _kind(way) != _kind(best)])
+    return Plan(best, best.batches(), None if rival is None else Plan(rival, rival.batches()), others)
+
+
+def _fitting(problem: Problem, target: Target, options: Options, rates: Rates) -> list[Way]:
+    """The ways that fit in the budget; where none does, an error says what the leanest needs."""
+    possible = [(sum(way.least_bytes().values()), way) for way in ways(problem, target, options, rates)]
     fitting = [way for least, way in possible if least <= options.budget]
     if not fitting:
         raise MemoryError(_too_large(min(possible, key=lambda pair: pair[0])[1]))
-    best = min(fitting, key=lambda way: way.seconds * (FEWER_PASSES if _reads_twice(way) else 1))
-    rival = _rival(best, fitting)
-    return Plan(best, best.batches(), None if rival is None else Plan(rival, rival.batches()))
+    return fitting
 
 
-def _reads_twice(way: Way) -> bool:
-    return way.method == "krylov" and way.side == "examples"
+def _kind(way: Way) -> tuple:
+    return way.method, way.engine, way.keep, way.side
+
+
+def _best_of_each_kind(found: list[Way]) -> tuple[Way, ...]:
+    best: dict[tuple, Way] = {}
+    for way in sorted(found, key=lambda way: way.seconds):
+        best.setdefault(_kind(way), way)
+    return tuple(best.values())
 
 
 def _rival(best: Way, fitting: list[Way]) -> Way | None:

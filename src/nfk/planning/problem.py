@@ -25,6 +25,8 @@ class Problem:
     moments_over_data: bool
     trace_known: bool
     why_no_products: str | None
+    microbatch: int = 4
+    note: str = ""
 
     @classmethod
     def of(cls, model: Model, examples: Examples) -> Problem:
@@ -39,7 +41,8 @@ class Problem:
             patch_bytes=cost.patch_bytes, moment_examples=count if model.needs_moments else 0,
             moments_over_data=model.moments_over_data,
             trace_known=model.moments_over_data and model.fisher == "diagonal",
-            why_no_products=model.network.why_no_products(example),
+            why_no_products=model.network.why_no_products(example), microbatch=cost.microbatch,
+            note=model.network.note,
         )  # fmt: skip
 
     @property

@@ -57,7 +57,7 @@ class Exact:
         return ""
 
     def conclude(self, state: ExactState) -> SVD:
-        Q = clear_directions(self.operator, self.operator.space.put(state.right))
+        Q, _ = clear_directions(self.operator, self.operator.space.put(state.right))
         result = replace(self.goal, rank=state.count).of(certify(self.operator, Q))
         self.goal.warn(result, limit_of(self.operator.dtype))
         return result

@@ -3,49 +3,59 @@
 N^2 P operations, half of a full product, in one pass over gradients that are kept, and one pass for the basis. For few
 examples this beats every iteration. K is summed in float64 from products in the precision of the rows, so small
 components carry rounding error of the largest: where the certificate says so, the basis is improved by V'V.
+
+Where the gradients cannot be kept, a tile of them is held at a time and later ones are computed again for each tile.
+Then gradients cost far more than products, so K has products in float64, and with it the certificate needs one pass
+of V Q and no second block of P rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from nfk.solve.certify import certify, clear_directions
+from nfk.solve.certify import Known, certify, certify_by_kernel, clear_directions, verify
 from nfk.solve.goal import Goal, limit_of
 from nfk.solve.operator import Operator
 from nfk.solve.svd import SVD
-from nfk.spaces import orthonormalise
 
 IMPROVEMENTS = 2
+PROBES = 10
 
 
 @dataclass(frozen=True)
 class GramState:
-    """The wanted eigenvectors of K, once they are found."""
+    """The wanted eigenvectors of K and their values, once they are found; and K itself where it certifies them."""
 
     left: Float[np.ndarray, "rows k"] | None = None
+    values: Float[np.ndarray, " k"] | None = None
+    kernel: Float[np.ndarray, "rows rows"] | None = None
 
 
 @dataclass(frozen=True)
 class Gram:
-    """The method: three passes, one of them to certify."""
+    """The method: K, the basis, a pass to verify it. `kept` says that all rows are held, so that passes are cheap."""
 
     operator: Operator
     goal: Goal
+    seed: Sequence[int] = (0,)
+    kept: bool = True
 
     def init(self) -> GramState:
         return GramState()
 
     def step(self, state: GramState) -> GramState:
-        K = self.operator.gram()
+        K = self.operator.gram(double=not self.kept)
         size, rank = len(K), self.goal.rank
         wanted = None if rank is None else (size - min(rank, size), size - 1)
-        values, vectors = scipy.linalg.eigh(K, subset_by_index=wanted, overwrite_a=True)
-        count = self.goal.wanted(np.maximum(values[::-1], 0)) or len(values)
-        return GramState(vectors[:, ::-1][:, :count])
+        values, vectors = scipy.linalg.eigh(K, subset_by_index=wanted, overwrite_a=self.kept)
+        values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
+        count = self.goal.wanted(values) or len(values)
+        return GramState(vectors[:, :count], values[:count], None if self.kept else K)
 
     def done(self, state: GramState) -> bool:
         return state.left is not None
@@ -58,23 +68,31 @@ class Gram:
 
     def conclude(self, state: GramState) -> SVD:
         assert state.left is not None
+        assert state.values is not None
         operator, count = self.operator, state.left.shape[1]
-        found = certify(operator, clear_directions(operator, operator.rmatmat(state.left)))
-        for _ in range(IMPROVEMENTS):
-            if found.residuals.max(initial=0) <= self.goal.tol:
-                break
-            better = certify(operator, self._improved(found))
-            if better.residuals.max(initial=0) >= found.residuals.max(initial=0):
-                break
-            found = better
+        Q, scaled = clear_directions(operator, operator.rmatmat(state.left))
+        if state.kernel is not None:
+            found = certify_by_kernel(operator, Q, state.kernel)
+        else:
+            values = state.values[scaled.any(axis=1)]
+            known = Known(Q, (state.left * state.values) @ scaled, values)
+            found = self._improved(verify(operator, known, [*self.seed, 1], PROBES, self.goal.tol))
         result = found.first(count)
         self.goal.warn(result, limit_of(operator.dtype))
         return result
 
-    def _improved(self, found: SVD) -> object:
-        """V' V Q again, orthonormal."""
-        space, image = self.operator.space, self.operator.rmatmat(found.left * found.singular_values)
-        return orthonormalise(space, image, (), float(space.norms(image).max(initial=0)))
+    def _improved(self, found: SVD) -> SVD:
+        """V' V Q again, while that brings residuals nearer to the tolerance: each column at length one, since making
+        them orthonormal would mix rounding error of the long ones into the short."""
+        for _ in range(IMPROVEMENTS):
+            if found.residuals.max(initial=0) <= self.goal.tol:
+                break
+            image = self.operator.rmatmat(found.left * found.singular_values)
+            better = certify(self.operator, clear_directions(self.operator, image)[0])
+            if better.residuals.max(initial=0) >= found.residuals.max(initial=0):
+                break
+            found = better
+        return found
 
     def salvage(self, state: GramState) -> SVD | None:
         """Before it is done there is nothing; after, the certifying pass is all that is missing."""

@@ -19,14 +19,15 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from nfk.solve.certify import certify
+from nfk.solve.certify import Known, unverified, verify
 from nfk.solve.goal import Goal, limit_of
-from nfk.solve.sides import Side
+from nfk.solve.sides import Remainder, Side
 from nfk.solve.svd import SVD
 from nfk.spaces import Block, orthonormalise, project_out
 
 MARGIN = 0.9  # the search stops a little below the tolerance, since the certificate may differ in its last digits
-SPARE = 10  # vectors beyond the wanted that are certified with them
+ROUNDING = 30.0  # what is shorter than so many eps is rounding error
+PROBES = 10  # random combinations by which the result is verified
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class KrylovState:
     remainder: Block
     outside: Float[np.ndarray, "b b"]  # R'R
     step: int = 0
-    exhausted: bool = False  # nothing is left outside the basis but rounding error
+    cycle: int = 0  # columns of the basis when it was last found to be invariant, and a random block went on
+    exhausted: bool = False  # nothing is left outside the basis
 
     @property
     def size(self) -> int:
@@ -59,9 +61,16 @@ class KrylovState:
     def ritz(self) -> Ritz:
         values, vectors = scipy.linalg.eigh(self.projected)
         values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
-        newest = vectors[-len(self.outside) :]
+        if len(self.outside) > self.size:  # just restarted: R belongs to a block that is no longer there
+            return Ritz(values, vectors, np.full(len(values), np.inf))
+        newest = vectors[self.size - len(self.outside) :]
         squares = np.einsum("ij,ik,kj->j", newest, self.outside, newest, optimize=True)
         return Ritz(values, vectors, np.sqrt(np.maximum(squares, 0)))
+
+    def invariant(self, dtype: np.dtype) -> bool:
+        """Whether A, computed in that precision, leads out of the basis by rounding error alone."""
+        outside = scipy.linalg.eigvalsh(self.outside)[-1] if self.outside.size else 0.0
+        return bool(outside <= (ROUNDING * np.finfo(dtype).eps * self.ritz.values[0]) ** 2)
 
 
 def init(side: Side, start: Block, seed: Sequence[int]) -> KrylovState:
@@ -75,23 +84,31 @@ def init(side: Side, start: Block, seed: Sequence[int]) -> KrylovState:
     return KrylovState((), (), np.zeros((0, 0)), block, np.zeros((0, 0)))
 
 
-def step(side: Side, state: KrylovState) -> KrylovState:
+def step(side: Side, state: KrylovState, seed: Sequence[int], width: int) -> KrylovState:
     """One block more: A applied to what points out of the basis. One pass on the parameters' side, two on the other.
 
-    Gives up the memory of the old remainder.
+    Where nothing does, a random block takes its place: an eigenvalue has more copies than a block has columns, or there
+    is nothing left. Gives up the memory of the old remainder.
     """
-    space, block = side.space, state.remainder
-    if state.basis:
+    space, block, cycle = side.space, state.remainder, state.cycle
+    if fresh := bool(state.basis) and state.invariant(side.operator.dtype):
+        drawn = project_out(space, side.random([*seed, state.step], width), state.basis)
+        block, cycle = orthonormalise(space, drawn, state.basis, 1.0), state.size
+    elif state.basis:
         block = orthonormalise(space, block, state.basis, state.ritz.values[0])
     if block.shape[1] == 0:
-        return replace(state, remainder=block, exhausted=True)
+        return replace(state, remainder=block, outside=np.zeros((0, 0)), exhausted=True)
     image, kept = side.apply(block)
     basis, images = (*state.basis, block), (*state.images, kept)
     columns = side.projected_columns(basis, images)
     remainder = project_out(space, image, basis, columns)
-    return KrylovState(
-        basis, images, _bordered(state.projected, columns), remainder, space.inner(remainder, remainder), state.step + 1
-    )
+    found = KrylovState(
+        basis, images, _bordered(state.projected, columns), remainder, space.inner(remainder, remainder),
+        step=state.step + 1, cycle=cycle,
+    )  # fmt: skip
+    limit = ROUNDING * np.finfo(side.operator.dtype).eps * found.ritz.values[0]
+    nothing = fresh and found.invariant(side.operator.dtype) and np.abs(columns).max() <= limit
+    return replace(found, exhausted=True) if nothing else found
 
 
 def restarted(side: Side, state: KrylovState, count: int) -> KrylovState:
@@ -102,6 +119,7 @@ def restarted(side: Side, state: KrylovState, count: int) -> KrylovState:
         basis=(side.space.combine(state.basis, chosen),),
         images=(side.image_space.combine(state.images, chosen),),
         projected=np.diag(state.ritz.values[:count]),
+        cycle=0,
     )
 
 
@@ -111,7 +129,8 @@ def arrays_of(state: KrylovState, side: Side) -> dict[str, np.ndarray]:
     images = {f"image-{i}": side.image_space.get(image) for i, image in enumerate(state.images)}
     return {
         **blocks, **images, "projected": state.projected, "remainder": side.space.get(state.remainder),
-        "outside": state.outside, "step": np.asarray(state.step), "exhausted": np.asarray(state.exhausted),
+        "outside": state.outside, "step": np.asarray(state.step), "cycle": np.asarray(state.cycle),
+        "exhausted": np.asarray(state.exhausted),
     }  # fmt: skip
 
 
@@ -122,7 +141,7 @@ def state_from(arrays: dict[str, np.ndarray], side: Side) -> KrylovState:
         tuple(side.space.put(arrays[f"basis-{i}"]) for i in range(count)),
         tuple(side.image_space.put(arrays[f"image-{i}"]) for i in range(count)),
         arrays["projected"], side.space.put(arrays["remainder"]), arrays["outside"], int(arrays["step"]),
-        bool(arrays["exhausted"]),
+        int(arrays["cycle"]), bool(arrays["exhausted"]),
     )  # fmt: skip
 
 
@@ -131,7 +150,7 @@ class Krylov:
     """The method: blocks of `width` columns until every wanted residual is below `goal.tol`.
 
     The basis has `capacity` columns at the most; then it restarts from its best `kept` vectors. `start` is a block to
-    begin with, random by default. One pass more (two on the examples' side) certifies.
+    begin with, random by default. One pass more certifies (on the examples' side three).
     """
 
     side: Side
@@ -141,7 +160,6 @@ class Krylov:
     capacity: int
     kept: int
     most_steps: int = 30
-    columns: int | None = None
     start: Block | None = None
 
     def init(self) -> KrylovState:
@@ -152,7 +170,7 @@ class Krylov:
     def step(self, state: KrylovState) -> KrylovState:
         if self._is_full(state):
             state = restarted(self.side, state, self.kept)
-        return step(self.side, state)
+        return step(self.side, state, self.seed, self.width)
 
     def _is_full(self, state: KrylovState) -> bool:
         return state.size > 0 and state.size + self.width > self.capacity
@@ -169,7 +187,22 @@ class Krylov:
         """Every wanted component is below the tolerance, or at the limit of the precision: eps * s_1 * s_i."""
         ritz = state.ritz
         limit = 30 * np.finfo(self.side.operator.dtype).eps * np.sqrt(ritz.values[0] * ritz.values)
-        return state.exhausted or self.goal.worst(ritz.values, ritz.residuals, limit) <= MARGIN * self.goal.tol
+        if state.exhausted:
+            return True
+        if self.goal.worst(ritz.values, ritz.residuals, limit) > MARGIN * self.goal.tol:
+            return False
+        dtype = self.side.operator.dtype
+        unclear = ritz.values[self._count(state) - 1] <= ROUNDING * np.finfo(dtype).eps * ritz.values[0]
+        return self._complete(state) if unclear or state.invariant(dtype) else True
+
+    def _complete(self, state: KrylovState) -> bool:
+        """Whether the basis is invariant and the last random block has brought nothing that is wanted: then no copy of
+        a wanted eigenvalue is missing, and what is zero is zero."""
+        count = self._count(state)
+        if state.cycle < count or not state.invariant(self.side.operator.dtype):
+            return False
+        before = scipy.linalg.eigvalsh(state.projected[: state.cycle, : state.cycle])[-count:]
+        return np.sum(state.ritz.values[:count]) - np.sum(before) <= 1e-3 * self.goal.tol * np.sum(before)
 
     def label(self, state: KrylovState) -> str:
         return f"Krylov step {state.step + 1}"
@@ -179,31 +212,31 @@ class Krylov:
         return f"residual {worst:.0e}" if np.isfinite(worst) else ""
 
     def conclude(self, state: KrylovState) -> SVD:
-        wanted = self.goal.wanted(state.ritz.values) or self.goal.most
-        count = max(min(wanted + SPARE, self.goal.most), min(self.kept, self.goal.most))
-        vectors = self.side.space.combine(state.basis, state.ritz.vectors[:, :count])
-        Q = self.side.right_vectors(vectors)
-        result = self.goal.of(certify(self.side.operator, Q, self.columns))
-        limit = limit_of(self.side.operator.dtype)
-        self.goal.warn(result, limit if self.converged(state) else "raise max_steps")
+        operator = self.side.operator
+        probes = min(PROBES, max(self.width, 1))
+        result = self.goal.of(verify(operator, self._known(state), [*self.seed, 1], probes, self.goal.tol))
+        self.goal.warn(result, limit_of(operator.dtype) if self.converged(state) else "raise max_steps")
         return result
 
+    def _known(self, state: KrylovState, last: bool = True) -> Known:
+        """Both sides of the wanted Ritz vectors; with what the `last` step has left outside the basis."""
+        ritz, side = state.ritz, self.side
+        chosen = ritz.vectors[:, : self._count(state)]
+        vectors, images = side.space.combine(state.basis, chosen), side.image_space.combine(state.images, chosen)
+        width = state.remainder.shape[1] if last else 0
+        outside = Remainder(state.remainder, chosen[state.size - width :]) if width else None
+        return side.known(vectors, images, ritz.values[: chosen.shape[1]], outside)
+
+    def _count(self, state: KrylovState) -> int:
+        return min(self.goal.wanted(state.ritz.values) or self.goal.most, state.size)
+
     def salvage(self, state: KrylovState) -> SVD | None:
-        """With the recurrence's residuals in place of the certifying pass."""
+        """With the recurrence's residuals in place of verified ones: a step that was broken off has used up R."""
         if not state.basis:
             return None
-        ritz, operator = state.ritz, self.side.operator
-        count = min(self.goal.wanted(ritz.values) or self.goal.most, len(ritz.values))
-        chosen = ritz.vectors[:, :count]
-        values = ritz.values[:count]
-        Q = self.side.right_vectors(self.side.space.combine(state.basis, chosen))
-        images = self.side.image_space.get(self.side.image_space.combine(state.images, chosen))
-        alive = np.where(values > 0, values, 1)
-        count = Q.shape[1]
-        return SVD(
-            self.side.left_vectors(images, alive)[:, :count], np.sqrt(values[:count]), Q,
-            (ritz.residuals[: len(alive)] / alive)[:count], operator.trace(), operator.passes, operator.space,
-        )  # fmt: skip
+        values = state.ritz.values[: self._count(state)]
+        residuals = state.ritz.residuals[: len(values)] / np.where(values > 0, values, 1)
+        return unverified(self.side.operator, self._known(state, last=False), residuals)
 
 
 def _bordered(matrix: np.ndarray, columns: np.ndarray) -> np.ndarray:

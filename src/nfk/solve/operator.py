@@ -30,8 +30,13 @@ class Operator(Protocol):
         """V M and V' V M. One pass."""
         ...
 
-    def gram(self) -> Float[np.ndarray, "rows rows"]:
-        """V V' in float64 on the host. One pass; only where all rows are kept."""
+    def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
+        """V V', summed in float64 on the host; with `double` its products are in float64 too. One pass where all rows
+        are kept; more, where only a tile of them can be held."""
+        ...
+
+    def images(self, block: Float[Block, "P U"]) -> Float[np.ndarray, "rows U"]:
+        """V M in float64 on the host, products and all. One pass."""
         ...
 
     def dense(self) -> Float[np.ndarray, "rows P"]:

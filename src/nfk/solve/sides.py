@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from nfk.solve.certify import clear_directions, column_slices
+from nfk.solve.certify import Known, clear_directions
 from nfk.solve.operator import Operator
 from nfk.spaces import HOST, Block, Space
 
@@ -36,12 +36,18 @@ class Side(ABC):
         """basis' A W for the newest block W, from what was kept."""
 
     @abstractmethod
-    def right_vectors(self, vectors: Block) -> Float[Block, "P k"]: ...
+    def known(
+        self, vectors: Block, images: Block, values: Float[np.ndarray, " k"], last: Remainder | None = None
+    ) -> Known:
+        """Both sides of the SVD, for Ritz vectors W y with A W y = values W y + R y_last, and what A made of them."""
 
-    @abstractmethod
-    def left_vectors(
-        self, images: Float[np.ndarray, "rows k"], values: Float[np.ndarray, " k"]
-    ) -> Float[np.ndarray, "rows k"]: ...
+
+@dataclass(frozen=True)
+class Remainder:
+    """What A has left outside the basis, and how the Ritz vectors reach it: R and y_last."""
+
+    block: Float[Block, "n b"]
+    coefficients: Float[np.ndarray, "b k"]
 
 
 @dataclass(frozen=True)
@@ -68,44 +74,33 @@ class ParameterSide(Side):
     def projected_columns(self, basis: Sequence[Block], images: Sequence[Block]) -> np.ndarray:
         return np.concatenate([self.image_space.inner(other, images[-1]) for other in images])
 
-    def right_vectors(self, vectors: Block) -> Block:
-        return vectors
-
-    def left_vectors(self, images: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """V q / s."""
-        return (images / np.sqrt(values)).astype(self.operator.dtype)
+    def known(self, vectors: Block, images: Block, values: np.ndarray, last: Remainder | None = None) -> Known:
+        """Q = W y, V Q = Z y, and V'V Q = Q values + R y_last. No pass."""
+        Z = self.image_space.get(images).astype(np.float64)
+        return Known(vectors, Z, values) if last is None else Known(vectors, Z, values, last.block, last.coefficients)
 
 
 @dataclass(frozen=True)
 class ExampleSide(Side):
-    """VV' in float64 on the host, two passes; `columns` columns of P rows are alive at a time."""
+    """VV' in float64 on the host, two passes."""
 
     operator: Operator
-    columns: int | None = None
     space = image_space = HOST
 
     def random(self, seed: Sequence[int], width: int) -> Block:
         return HOST.random(seed, self.operator.shape[0], width, DOUBLE)
 
     def apply(self, block: Block) -> tuple[Block, Block]:
-        image = np.empty(block.shape)
-        for part in column_slices(block.shape[1], self.columns):
-            image[:, part] = self.operator.space.get(self.operator.matmat(self.operator.rmatmat(block[:, part])))
+        image = self.operator.space.get(self.operator.matmat(self.operator.rmatmat(block))).astype(DOUBLE)
         return image, image.copy()
 
     def projected_columns(self, basis: Sequence[Block], images: Sequence[Block]) -> np.ndarray:
         return np.concatenate([HOST.inner(other, images[-1]) for other in basis])
 
-    def right_vectors(self, vectors: Block) -> Block:
-        """V' phi at length one: a pass, since only the left vectors are at hand."""
-        space, operator = self.operator.space, self.operator
-        if self.columns is None:
-            return clear_directions(operator, operator.rmatmat(vectors))
-        Q = space.zeros(operator.shape[1], vectors.shape[1], operator.dtype)
-        for part in column_slices(vectors.shape[1], self.columns):
-            Q = space.add_columns(Q, part, operator.rmatmat(vectors[:, part]))
-        return clear_directions(operator, Q)
-
-    def left_vectors(self, images: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """V q / s = K phi / s^2."""
-        return (images / values).astype(self.operator.dtype)
+    def known(self, vectors: Block, images: Block, values: np.ndarray, last: Remainder | None = None) -> Known:
+        """Q = V' phi d with lengths 1/d, V Q = K phi d, and V' V Q = Q values + (V'R) y_last d. Two passes."""
+        Q, scaled = clear_directions(self.operator, self.operator.rmatmat(vectors))
+        Z, values = images @ scaled, values[scaled.any(axis=1)]
+        if last is None:
+            return Known(Q, Z, values)
+        return Known(Q, Z, values, self.operator.rmatmat(last.block), last.coefficients @ scaled)

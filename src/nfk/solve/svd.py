@@ -36,6 +36,8 @@ class SVD:
     def first(self, count: int) -> SVD:
         """The first `count` components; where the operator has fewer, the rest are zero."""
         alive = int((self.singular_values[:count] > 0).sum())
+        if alive == count == len(self.singular_values):
+            return self
         kept = slice(0, alive)
         right = self.space.columns(self.right, kept)
         return replace(

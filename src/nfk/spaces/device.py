@@ -47,7 +47,7 @@ class Device(Space):
     def get(self, block: Block) -> np.ndarray:
         return np.asarray(block)
 
-    def inner(self, left: Block, right: Block) -> np.ndarray:
+    def inner(self, left: Block, right: Block, double: bool = False) -> np.ndarray:
         return _in_float64(_inner(left, right))
 
     def norms(self, block: Block, minus: Block | None = None, factors: np.ndarray | float = 1.0) -> np.ndarray:

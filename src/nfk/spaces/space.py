@@ -5,8 +5,9 @@ travels are small matrices, as float64 numpy arrays. Products are summed slab by
 the block, over the slabs in float64 or as well as that, since a float32 sum over a million rows would cost the last
 digits that the eigenvalues are judged by.
 
-A new place (the tensors of another framework, a mesh of devices) is a new subclass; blocks of it support `+`, `*`,
-`.T`, `.shape`, `.dtype` and slices, as numpy, jax and torch arrays all do.
+A new place (the tensors of another framework, a mesh of devices) is a new subclass; blocks of it support `+`, `-`, `*`,
+`@`, `.T`, `.shape`, `.dtype` and slices, as numpy, jax and torch arrays all do, and are asked for nothing else
+(`tests/test_third_space.py`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Space(ABC):
     """Where tall blocks live. Every operation that changes a block returns it: use what is returned."""
 
     name: str
+    exact: bool = False  # whether `inner` has products in float64 for blocks in float32
     device: jax.Device | None  # where networks should compute, None for JAX's default
 
     @abstractmethod
@@ -50,7 +52,7 @@ class Space(ABC):
 
     @abstractmethod
     def put(self, array: np.ndarray) -> Block:
-        """An array of the host as a block."""
+        """An array of the host as a block; a block of this place as it is."""
 
     @abstractmethod
     def get(self, block: Block) -> np.ndarray:
@@ -59,8 +61,11 @@ class Space(ABC):
     # --- small matrices from blocks
 
     @abstractmethod
-    def inner(self, left: Float[Block, "n a"], right: Float[Block, "n b"]) -> Float[np.ndarray, "a b"]:
-        """left' right, in float64 on the host."""
+    def inner(
+        self, left: Float[Block, "n a"], right: Float[Block, "n b"], double: bool = False
+    ) -> Float[np.ndarray, "a b"]:
+        """left' right, in float64 on the host; half the work where both are one and the same. `double` asks for
+        products in float64 too, where the place has them (`exact`)."""
 
     @abstractmethod
     def norms(
@@ -145,6 +150,10 @@ class Store(ABC):
     @abstractmethod
     def write(self, first: int, leaves: Leaves, count: int) -> None:
         """Rows first:first + count from gradients leaf by leaf; further rows of theirs are padding."""
+
+    def room(self, first: int, count: int) -> np.ndarray | None:
+        """Rows first:first + count as memory of the host to be written in place of `write`, where there is such."""
+        return None
 
     @abstractmethod
     def block(self, rows: slice) -> Block:

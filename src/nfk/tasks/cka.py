@@ -21,6 +21,10 @@ def alignment(first: Any, second: Any) -> Estimate:
 
     Blind to rotation and scale. The interval is the jackknife's over 20 groups of examples. 20 n k_1 k_2 operations;
     kernels are never formed. For a kernel matrix K, pass `kernel_features(K)[0]`.
+
+    Args:
+        first: an embedding of n examples, (n, k_1).
+        second: another embedding of the same examples, (n, k_2).
     """
     A, B = (as_features(name, part).astype(np.float64) for name, part in (("first", first), ("second", second)))
     same_length("second", B, "first", len(A))

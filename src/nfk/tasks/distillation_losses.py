@@ -26,6 +26,12 @@ def embedding_targets(
 
     "scaled": e(x) over one number, so that leading components weigh more, as in the kernel. "whitened": every component
     over its own singular value (a row of Q in the paper's words), so that all weigh the same.
+
+    Args:
+        embeddings: the teacher's embedding of the student's examples, (n, k).
+        singular_values: those of the teacher's fit.
+        rank: how many components to teach; all by default.
+        kind: "scaled" or "whitened".
     """
     E = as_features("embeddings", embeddings)
     values = np.asarray(singular_values, E.dtype)
@@ -43,7 +49,13 @@ def embedding_targets(
 
 
 def embedding_loss(predicted: jax.Array, target: jax.Array, distance: Distance = "squared") -> jax.Array:
-    """NFKD: the squared distance, or 1 - cosine, of the student's k numbers and the teacher's; mean over the batch."""
+    """NFKD: the squared distance, or 1 - cosine, of the student's k numbers and the teacher's; mean over the batch.
+
+    Args:
+        predicted: the student's numbers for a batch, (n, k).
+        target: the teacher's for the same examples, (n, k).
+        distance: "squared" or "cosine".
+    """
     if one_of("distance", distance, DISTANCES) == "squared":
         return jnp.mean(jnp.sum((predicted - target) ** 2, axis=1))
     return jnp.mean(1 - jnp.sum(_unit(predicted, 1) * _unit(target, 1), axis=1))

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binomtest, norm
 
+from nfk.notebook import Shown
+
 NORMAL = float(norm.ppf(0.975))
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Shown):
     """A value and its 95 % interval."""
 
     value: float
@@ -27,7 +29,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Repeated:
+class Repeated(Shown):
     """A value for each seed."""
 
     values: tuple[float, ...]
@@ -46,18 +48,31 @@ class Repeated:
 
 
 def repeated(values: Iterable[float]) -> Repeated:
+    """A value for each seed, as one result.
+
+    Args:
+        values: one for each seed.
+    """
     return Repeated(tuple(float(value) for value in values))
 
 
 def proportion(hits: np.ndarray) -> Estimate:
-    """The share of hits with Wilson's interval, which stays within 0 and 1 and is right near both."""
+    """The share of hits with Wilson's interval, which stays within 0 and 1 and is right near both.
+
+    Args:
+        hits: True or False for each trial.
+    """
     counted = binomtest(int(np.sum(hits)), len(hits))
     interval = counted.proportion_ci(0.95, method="wilson")
     return Estimate(float(counted.statistic), float(interval.low), float(interval.high))
 
 
 def average(values: np.ndarray) -> Estimate:
-    """The mean with 1.96 standard errors on either side."""
+    """The mean with 1.96 standard errors on either side.
+
+    Args:
+        values: one for each example.
+    """
     values = np.asarray(values, np.float64)
     mean = float(values.mean())
     half = NORMAL * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else np.inf

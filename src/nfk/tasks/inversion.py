@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import as_features, same_length, same_width
 from nfk.tasks.estimates import Estimate
 from nfk.tasks.ridge import feature_ridge
@@ -16,7 +17,7 @@ DRAWS = 200
 
 
 @dataclass(frozen=True)
-class Inversion:
+class Inversion(Shown):
     """h(x) = e(x) . weights + intercept. `score` is R^2 on generated examples that were held out."""
 
     weights: np.ndarray
@@ -45,6 +46,12 @@ def invert(embeddings: Any, latents: Any, *, intercept: bool = True, held_out: f
 
     R^2 is that of the last `held_out` share of the examples, by a map fitted on the others; the map that is returned
     uses them all. Real images have a mean of their own: with `intercept=False` the map is linear through zero.
+
+    Args:
+        embeddings: those of generated images, (n, k).
+        latents: the latents that made them, (n, latents).
+        intercept: whether the map has a constant.
+        held_out: the share of examples on which R^2 is taken.
     """
     E, H = as_features("embeddings", embeddings), as_features("latents", latents)
     same_length("latents", H, "embeddings", len(E))
@@ -79,6 +86,11 @@ def _determination(errors: np.ndarray, spread: np.ndarray) -> Estimate:
 
 
 def sharpness(images: Any, edge: float = 0.05) -> float:
-    """The share of pixels within `edge` of black or white (images in [0, 1]): ink is sharp, a blur is grey."""
+    """The share of pixels within `edge` of black or white (images in [0, 1]): ink is sharp, a blur is grey.
+
+    Args:
+        images: pixels in [0, 1].
+        edge: how near to black or white.
+    """
     images = np.asarray(images)
     return float(np.mean((images < edge) | (images > 1 - edge)))

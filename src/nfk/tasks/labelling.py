@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import StratifiedKFold
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import whole
 from nfk.tasks.estimates import Repeated, repeated
 from nfk.tasks.linear import Loss, fit_linear
@@ -19,7 +20,7 @@ FOLDS = 5
 
 
 @dataclass(frozen=True)
-class FewLabels:
+class FewLabels(Shown):
     """Test accuracies with `budget` labels, one for each draw of the labelled examples."""
 
     budget: int
@@ -42,6 +43,16 @@ def few_labels(
 
     The strength is chosen by cross-validation in five folds among the labelled examples alone: no other label is seen.
     Features are divided by one number, that of all examples, which needs no label either.
+
+    Args:
+        features: of the examples to draw labels from, (n, d).
+        labels: one for each of them; only those that are drawn are seen.
+        test: features of other examples.
+        test_labels: one for each of them.
+        budgets: how many labels to draw.
+        seeds: draws for each budget.
+        loss: "logistic" or "squared_hinge".
+        strengths: regularisations to choose from; a usual grid by default.
     """
     features, labels, test, test_labels = checked_sets(features, labels, test, test_labels)
     seeds = whole("seeds", seeds, 1, None, "each is a draw of the labelled examples")

@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import all_classes_known, as_features, as_labels, at_least_two_classes, one_of, same_width
 
 Loss = Literal["logistic", "squared_hinge"]
@@ -25,7 +26,7 @@ ITERATIONS = 500
 
 
 @dataclass(frozen=True)
-class LinearClassifier:
+class LinearClassifier(Shown):
     """scores(x) = weights x + intercept, a row of `weights` for each class; for two classes logistic has one row.
 
     `converged` says whether the solver reached its tolerance.
@@ -51,7 +52,14 @@ class LinearClassifier:
 
 
 def fit_linear(features: Any, labels: Any, *, strength: float = 1.0, loss: Loss = "logistic") -> LinearClassifier:
-    """The minimiser of the sum above; a smaller `strength` regularises more. 4 n d classes operations an iteration."""
+    """The minimiser of the sum above; a smaller `strength` regularises more. 4 n d classes operations an iteration.
+
+    Args:
+        features: (n, d), dense or sparse.
+        labels: one for each row.
+        strength: the weight of the loss; smaller regularises more.
+        loss: "logistic" or "squared_hinge".
+    """
     features = as_features("features", features, sparse_too=True)
     labels = as_labels("labels", labels, "features", features.shape[0])
     classes = at_least_two_classes("labels", labels)

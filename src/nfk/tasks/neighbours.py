@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import all_classes_known, as_features, as_labels, one_of, same_width, whole
 from nfk.tasks.estimates import Estimate, average, proportion
 
@@ -15,7 +16,7 @@ Metric = Literal["cosine", "euclidean"]
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class Neighbours(Shown):
     """Rows of the nearest reference examples for each query, nearest first, and their distances: (n, count)."""
 
     rows: np.ndarray
@@ -23,7 +24,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
-class Retrieval:
+class Retrieval(Shown):
     """`accuracy` of the neighbours' vote; `precision`, the mean share of neighbours that have the query's label."""
 
     accuracy: Estimate
@@ -32,7 +33,14 @@ class Retrieval:
 
 
 def nearest(reference: Any, queries: Any, count: int = 10, metric: Metric = "cosine") -> Neighbours:
-    """The `count` nearest reference examples of every query. n_queries * n_reference * d operations."""
+    """The `count` nearest reference examples of every query. n_queries * n_reference * d operations.
+
+    Args:
+        reference: the examples that are searched, (n, d).
+        queries: the examples whose neighbours are asked for, (m, d).
+        count: neighbours for each query.
+        metric: "cosine" or "euclidean".
+    """
     reference, queries = (
         as_features(n, part, sparse_too=True) for n, part in (("reference", reference), ("queries", queries))
     )
@@ -47,7 +55,16 @@ def nearest(reference: Any, queries: Any, count: int = 10, metric: Metric = "cos
 def retrieval(
     reference: Any, labels: Any, queries: Any, query_labels: Any, count: int = 10, metric: Metric = "cosine"
 ) -> Retrieval:
-    """How well labels travel to neighbours. A tie in the vote goes to the class whose neighbours are nearer."""
+    """How well labels travel to neighbours. A tie in the vote goes to the class whose neighbours are nearer.
+
+    Args:
+        reference: the examples that are searched, (n, d).
+        labels: one for each of them.
+        queries: the examples whose neighbours vote, (m, d).
+        query_labels: one for each of them.
+        count: neighbours for each query.
+        metric: "cosine" or "euclidean".
+    """
     labels = as_labels("labels", labels, "reference", np.shape(reference)[0])
     query_labels = as_labels("query_labels", query_labels, "queries", np.shape(queries)[0])
     all_classes_known("query_labels", query_labels, labels, "labels")

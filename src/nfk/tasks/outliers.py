@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
+from nfk.notebook import Shown
 from nfk.tasks.estimates import NORMAL, Estimate, proportion
 
 
 @dataclass(frozen=True)
-class Detection:
+class Detection(Shown):
     """`auroc`: the chance that an outlier scores above an inlier. `missed_at_95`: the share of outliers that pass
     when 95 % of the inliers do."""
 
@@ -24,6 +25,10 @@ def detection(inliers: Any, outliers: Any) -> Detection:
     """From the scores of both, larger for stranger. The interval is DeLong's: both samples are drawn.
 
     A score to use: `embedding.decompose(X).outside`, the squared length outside the top k components.
+
+    Args:
+        inliers: a score for each ordinary example.
+        outliers: a score for each example from elsewhere.
     """
     inside, outside = _scores("inliers", inliers), _scores("outliers", outliers)
     m, n = len(outside), len(inside)

@@ -11,6 +11,7 @@ import scipy.linalg
 from scipy import sparse
 from sklearn.model_selection import train_test_split
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import (
     all_classes_known,
     as_features,
@@ -28,7 +29,7 @@ ROW_NORM = 10.0
 
 
 @dataclass(frozen=True)
-class Probe:
+class Probe(Shown):
     """Test accuracy of a linear classifier on `features` numbers per example."""
 
     accuracy: Estimate
@@ -63,6 +64,15 @@ def probe(
     The strength of the regularisation is the one with the best accuracy on a tenth of the training examples, held out
     class by class; then all of them are used. All features are divided by one number, so that rows have length ten on
     average: scaling each feature by its own would change the kernel.
+
+    Args:
+        train: features of the labelled examples, (n, d), dense or sparse.
+        labels: one for each of them.
+        test: features of other examples, (m, d).
+        test_labels: one for each of them.
+        loss: "logistic" or "squared_hinge".
+        strengths: regularisations to choose from; a usual grid by default.
+        seed: of the tenth that is held out.
     """
     train, labels, test, test_labels = checked_sets(train, labels, test, test_labels)
     scale = row_length(train) / ROW_NORM
@@ -81,7 +91,16 @@ def probe(
 def probe_by_rank(
     train: Any, labels: Any, test: Any, test_labels: Any, ranks: Iterable[int], **options: Any
 ) -> dict[int, Probe]:
-    """A probe of the first k columns for each k of `ranks`: one fit gives every smaller rank."""
+    """A probe of the first k columns for each k of `ranks`: one fit gives every smaller rank.
+
+    Args:
+        train: features of the labelled examples, (n, d), the leading components first.
+        labels: one for each of them.
+        test: features of other examples, (m, d).
+        test_labels: one for each of them.
+        ranks: how many columns to use.
+        options: `loss`, `strengths` and `seed` of `probe`.
+    """
     train, labels, test, test_labels = checked_sets(train, labels, test, test_labels)
     limit, remedy = train.shape[1], "a fit with a larger rank gives more components"
     ranks = [whole("k", k, 1, limit, remedy) for k in ranks]
@@ -96,6 +115,10 @@ def kernel_features(K: Any, *others: Any) -> tuple[np.ndarray, ...]:
     K(x, X) U / sqrt(v), exactly what their part in the span of the training rows is, and no linear model that is
     regularised by its squared length sees any other. So a probe of Fisher vectors with hundreds of thousands of
     entries costs a probe of n features. n^3 operations.
+
+    Args:
+        K: the kernel of the training examples, (n, n).
+        others: kernels of other examples with the training examples, (m, n) each.
     """
     K = np.asarray(K)
     K = K if np.issubdtype(K.dtype, np.floating) else K.astype(np.float64)

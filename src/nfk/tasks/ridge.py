@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import all_classes_known, as_features, same_length, same_width, whole
 from nfk.tasks.estimates import Estimate, average
 
@@ -25,7 +26,7 @@ RELATIVE_RIDGES = tuple(10.0**power for power in np.arange(-7, 3.01, 0.5))
 
 
 @dataclass(frozen=True)
-class Ridge:
+class Ridge(Shown):
     """Predictions  offset + x . weights  (features) or  offset + K(x, X) . weights  (kernel)."""
 
     weights: np.ndarray
@@ -52,6 +53,13 @@ def kernel_ridge(
 
     `targets` is (n,) or (n, t); `offset` is what is known already (the network's own outputs). Without `ridges`, a
     grid from 1e-7 to 1e3 times the mean of K's diagonal. The error is the mean squared one of the left-out rows.
+
+    Args:
+        K: the kernel of the training rows, (n, n).
+        targets: (n,) or (n, t).
+        offset: what is known already, such as the network's own outputs: a number, or the shape of the targets.
+        outputs: rows that belong to one example, and are left out together.
+        ridges: to choose from; a grid by default.
     """
     K = as_features("K", K)
     if K.shape[0] != K.shape[1]:
@@ -64,7 +72,15 @@ def kernel_ridge(
 def feature_ridge(
     features: Any, targets: Any, *, offset: Any = 0.0, outputs: int = 1, ridges: Iterable[float] | None = None
 ) -> Ridge:
-    """The same with the kernel features @ features', never formed. n k^2 operations."""
+    """The same with the kernel features @ features', never formed. n k^2 operations.
+
+    Args:
+        features: (n, k).
+        targets: (n,) or (n, t).
+        offset: as for `kernel_ridge`.
+        outputs: as for `kernel_ridge`.
+        ridges: as for `kernel_ridge`.
+    """
     features = as_features("features", features).astype(np.float64)
     left, singular, right = np.linalg.svd(features, full_matrices=False)
     solve = lambda _, ridge, inside: right.T @ ((singular / (singular**2 + ridge))[:, None] * inside)  # noqa: E731
@@ -123,7 +139,12 @@ def _checked_offset(offset: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def one_hot(labels: Any, classes: Any = None) -> np.ndarray:
-    """Targets for classification by regression: 1 for the label's class less the share of one class, (n, classes)."""
+    """Targets for classification by regression: 1 for the label's class less the share of one class, (n, classes).
+
+    Args:
+        labels: one for each example.
+        classes: all classes, in the order of the columns; those of the labels by default.
+    """
     labels = np.asarray(labels)
     classes = np.unique(labels) if classes is None else np.asarray(classes)
     all_classes_known("labels", labels, classes, "classes")

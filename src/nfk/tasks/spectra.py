@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from nfk.notebook import Shown
 from nfk.tasks.checks import whole
 from nfk.tasks.estimates import Estimate
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class Spectrum(Shown):
     """The top k eigenvalues of a kernel over `rows` rows, in falling order, and its exact trace.
 
     What lies beyond k is known only by its sum, so a quantity that needs it comes with the bounds that sum allows.
@@ -57,7 +58,13 @@ class Spectrum:
 
 
 def spectrum(eigenvalues: Any, trace: float, rows: int) -> Spectrum:
-    """A `Spectrum`, checked: `spectrum(embedding.eigenvalues, embedding.trace, len(embedding.left))`."""
+    """A `Spectrum`, checked: `spectrum(embedding.eigenvalues, embedding.trace, len(embedding.left))`.
+
+    Args:
+        eigenvalues: the leading ones, falling.
+        trace: of the whole kernel.
+        rows: of the kernel.
+    """
     values = np.asarray(eigenvalues, np.float64)
     if values.ndim != 1 or len(values) == 0 or (values < 0).any() or (np.diff(values) > 1e-6 * values.max()).any():
         raise ValueError("eigenvalues must be a vector of numbers, 0 or more, in falling order")
@@ -71,13 +78,22 @@ def mean_share(embeddings: Any, trace: float) -> float:
 
     For a GAN the mean z is that of generated images, and the first component may be little else than the shift. Of an
     embedding, it is the part of the shift within the top k components: a lower bound.
+
+    Args:
+        embeddings: (n, k).
+        trace: of the kernel.
     """
     rows = np.asarray(embeddings, np.float64)
     return float(len(rows) * np.sum(rows.mean(axis=0) ** 2) / trace)
 
 
 def by_layer(shares: Mapping[str, np.ndarray], depth: int = 1) -> dict[str, np.ndarray]:
-    """Shares of parameter arrays ("conv1/kernel") summed over layers: the first `depth` parts of their paths."""
+    """Shares of parameter arrays ("conv1/kernel") summed over layers: the first `depth` parts of their paths.
+
+    Args:
+        shares: what `Embedding.layer_shares` gives.
+        depth: how many parts of a path name a layer.
+    """
     layers: dict[str, np.ndarray] = {}
     for path, share in shares.items():
         name = "/".join(path.split("/")[:depth])

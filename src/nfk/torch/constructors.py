@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
 import jax
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nfk.model.families import ModelOptions, assemble, check_options
 from nfk.model.interface import Example, Noise, NotAScore
 from nfk.model.model import Model
+from nfk.torch.calling import MASK, TOKENS, logits, output, tokens_and_mask
 from nfk.torch.module import Function, TorchNetwork
-from nfk.torch.tensors import arrays, check_module, contents
+from nfk.torch.tensors import arrays, check_module, contents, without_tables
 
 Sampler = Callable[[int, int], Any]
+WITHOUT_TABLES = ("classifier", "language_model", "encoder")
 
 
 class TorchOptions(ModelOptions, total=False):
@@ -28,12 +32,15 @@ class TorchOptions(ModelOptions, total=False):
 def classifier(
     module: nn.Module, apply: Function | None = None, *, sample: Sampler | None = None, **options: Unpack[TorchOptions]
 ) -> Model:
-    """score(x) = logsumexp(logits(x)); `apply(module, example) -> logits`, by default `module(example[None])[0]`.
+    """score(x) = logsumexp(logits(x)), as for `nfk.classifier`.
 
-    Options are those of `nfk.classifier`, and `vectorised=False` for a module that `torch.func` cannot vectorise.
-    `sample(seed, n)` takes a seed (an int) and returns n examples, a tensor or an array; here and everywhere below.
+    Args:
+        module: a trained module in eval mode, on the CPU.
+        apply: `apply(module, example) -> logits` for one example; by default `module(example[None])[0]`.
+        sample: `sample(seed, n) -> n examples`, a tensor or an array; moments are then over them, else over the data.
+        options: as for `nfk.classifier`, and `vectorised=False` for a module that `torch.func` cannot vectorise.
     """
-    return _build("classifier", module, FreeEnergy(apply or _output), sample, {"centred": True}, options)
+    return _build("classifier", module, FreeEnergy(apply or logits), sample, {"centred": True}, options)
 
 
 def gan(
@@ -46,10 +53,62 @@ def gan(
 ) -> Model:
     """score(x) = D(x), the raw critic output, or its sigmoid; z and the Fisher over generated examples.
 
-    `critic(module, example) -> scalar`, by default the one number that the module returns.
+    Args:
+        module: the trained critic, in eval mode.
+        critic: `critic(module, example) -> scalar`; by default the one number that the module returns.
+        sample: `sample(seed, n) -> n generated examples`; needed unless `expectation="data"`.
+        sigmoid: take the score after a sigmoid.
+        options: as for `classifier`.
     """
     score = Plain(critic or _number, "sigmoid" if sigmoid else "nothing")
     return _build("gan", module, score, sample, {"centred": True, "expectation": "model"}, options)
+
+
+def language_model(module: nn.Module, *, sample: Sampler | None = None, **options: Unpack[TorchOptions]) -> Model:
+    """score(x) = log p(x), the sum of log p(token | tokens before it): a causal language model.
+
+    `module` is one of `transformers`, or any module from tokens (1, T) to logits (1, T, words). An example is an array
+    of tokens, or the dict of a tokenizer ({"input_ids": ..., "attention_mask": ...}); padding, left or right, changes
+    nothing (a module of your own sees the tokens alone, so pad it on the right). Above `LARGE` parameters the tables of
+    words take no part: their gradients mostly tell which rare words an example has. `parameters="*"` takes them in.
+    """
+    return _build("language_model", module, Plain(_log_likelihood), sample, {"centred": False}, options)
+
+
+def encoder(
+    module: nn.Module, pooled: Function | None = None, *, sample: Sampler | None = None, **options: Unpack[TorchOptions]
+) -> Model:
+    """score(x) = -|h(x)|^2 / 2, for a network without a density or labels: a sentence or image encoder.
+
+    `pooled(module, example) -> h`, a vector; by default the last hidden states, their mean over the tokens that are not
+    padding. Its gradient is -J' h, the directions in which the parameters would shorten the embedding. Choose a late
+    layer: `parameters="encoder/layer/5/*"` did best on sentences. Tables of words as for `language_model`.
+    """
+    energy_function = _spread if pooled is None else HalfSquare(pooled)
+    return _build("encoder", module, Plain(energy_function, "negative"), sample, {"centred": True}, options)
+
+
+def diffusion(
+    module: nn.Module,
+    schedule: Any,
+    *,
+    shape: tuple[int, ...],
+    times: int = 8,
+    sample: Sampler | None = None,
+    common_noise: bool = True,
+    **options: Unpack[TorchOptions],
+) -> Model:
+    """score(x) = minus the denoising bound: -1/2 sum over t of (SNR(t-1)/SNR(t) - 1) |eps - module(x_t, t)|^2.
+
+    `module(x_t, t)` returns the noise that it sees (a tensor, or an object with `.sample` as in `diffusers`), for x_t =
+    sqrt(a_t) x + sqrt(1 - a_t) eps; `schedule` is a_1, ..., a_T or a scheduler that has them as `.alphas_cumprod`.
+    The sum is that over `times` of the steps, evenly spread, with one draw of noise each, the same draws for every
+    example unless `common_noise=False`; `shape` is that of an example. Terms without parameters are left out. A
+    gradient costs `times` evaluations.
+    """
+    score = Denoising(module_output, _schedule(schedule), times)
+    noise = "common" if common_noise else "own"
+    return _build("diffusion", module, score, sample, {"centred": False}, options, (times, *_shape(shape)), noise)
 
 
 def energy(
@@ -59,14 +118,37 @@ def energy(
     sample: Sampler | None = None,
     **options: Unpack[TorchOptions],
 ) -> Model:
-    """score(x) = -E(x); `energy_function(module, example) -> scalar`, by default the one number of the module."""
+    """score(x) = -E(x), as for `nfk.energy`.
+
+    Args:
+        module: a trained module in eval mode.
+        energy_function: `energy_function(module, example) -> scalar`; by default the one number of the module.
+        sample: `sample(seed, n) -> n examples` of the model; without it, moments are over the data.
+        options: as for `classifier`.
+    """
     return _build("energy", module, Plain(energy_function or _number, "negative"), sample, {"centred": True}, options)
 
 
 def density(
-    module: nn.Module, log_prob: Function, *, sample: Sampler | None = None, **options: Unpack[TorchOptions]
+    module: nn.Module,
+    log_prob: Function | None = None,
+    *,
+    sample: Sampler | None = None,
+    **options: Unpack[TorchOptions],
 ) -> Model:
-    """score(x) = log p(x); `log_prob(module, example) -> scalar` in nats."""
+    """score(x) = log p(x), as for `nfk.density`. For tokens, see `language_model`.
+
+    Args:
+        module: a trained module in eval mode.
+        log_prob: `log_prob(module, example) -> scalar` in nats.
+        sample: `sample(seed, n) -> n examples` of the model; without it, moments are over the data.
+        options: as for `classifier`.
+    """
+    if log_prob is None:
+        raise TypeError(
+            "nfk.torch.density takes a function of (module, example) second, that returns log p of one example: "
+            "nfk.torch.density(module, log_prob); for a model of tokens nfk.torch.language_model(module) needs none"
+        )
     return _build("density", module, Plain(log_prob), sample, {"centred": False}, options)
 
 
@@ -79,10 +161,15 @@ def vae(
     common_noise: bool = True,
     **options: Unpack[TorchOptions],
 ) -> Model:
-    """score(x) = ELBO(x); `elbo(module, example, noise) -> scalar` in nats.
+    """score(x) = ELBO(x), as for `nfk.vae`; an example has the same embedding in any batch.
 
-    `noise` are standard normals of the shape given here, the same for every example or, with `common_noise=False`,
-    from the example's bits: as for `nfk.vae`. An example has the same embedding in any batch.
+    Args:
+        module: a trained module in eval mode.
+        elbo: `elbo(module, example, noise) -> scalar` in nats.
+        noise: the shape of one example's standard normals, such as `(16,)`.
+        sample: `sample(seed, n) -> n examples` of the model; without it, moments are over the data.
+        common_noise: the same noise for all examples, or (False) noise from each example's own bits.
+        options: as for `classifier`.
     """
     if not (isinstance(noise, tuple) and all(isinstance(size, int) and size > 0 for size in noise)):
         raise TypeError(f"noise={noise!r} must be the shape of one example's standard normals: noise=(16,), say")
@@ -94,9 +181,16 @@ def vae(
 def network(
     module: nn.Module, apply: Function | None = None, *, sample: Sampler | None = None, **options: Unpack[TorchOptions]
 ) -> Model:
-    """The empirical neural tangent kernel: a row per output of `apply(module, example)`, Fisher = identity."""
+    """The empirical neural tangent kernel: a row per output, Fisher = identity, as for `nfk.network`.
+
+    Args:
+        module: a trained module in eval mode.
+        apply: `apply(module, example)` -> outputs of one example; by default `module(example[None])[0]`.
+        sample: used only where `options` ask for moments over the model.
+        options: as for `classifier`.
+    """
     defaults = {"centred": False, "fisher": "identity", "row_per_output": True}
-    return _build("network", module, Plain(apply or _output), sample, defaults, options)
+    return _build("network", module, Plain(apply or logits), sample, defaults, options)
 
 
 def _build(
@@ -116,23 +210,43 @@ def _build(
         raise TypeError(f"nfk.{name} takes a function of (module, example) second: nfk.{name}(module, function)")
     check_options(name, options, TorchOptions, sample, TorchNetwork.sampler)
     check_module(module)
+    parameters, note = options.pop("parameters", None), ""
+    if parameters is None and family in WITHOUT_TABLES:
+        parameters, note = without_tables(module)
     network = TorchNetwork(
-        arrays(module), noise, module=module, score=score, constructor=name, normals=normals,
-        parameters=options.pop("parameters", None), vectorised=options.pop("vectorised", True),
-        contents=contents(module),
+        arrays(module), noise, module=module, score=score, constructor=name, normals=normals, parameters=parameters,
+        vectorised=options.pop("vectorised", True), contents=contents(module), note=note,
     )  # fmt: skip
     return assemble(name, network, None if sample is None else Seeded(sample), defaults, options)
 
 
-def _output(module: nn.Module, example: Example) -> Tensor:
-    """f(x) of a module for batches; an output of `transformers` is read at its logits."""
-    output = module(jax.tree.map(lambda leaf: leaf[None], example))
-    return getattr(output, "logits", output)[0]
-
-
 def _number(module: nn.Module, example: Example) -> Tensor:
     """The one number f(x) of a module for batches."""
-    return _output(module, example).squeeze()
+    return logits(module, example).squeeze()
+
+
+def _spread(module: nn.Module, example: Example) -> Tensor:
+    """|mean of the last hidden states over what is not padding|^2 / 2."""
+    result = output(module, example)
+    states = getattr(result, "last_hidden_state", result)[0]
+    if states.ndim != 2:
+        return states.square().sum() / 2
+    weights = tokens_and_mask(example)[1].to(states.dtype) if isinstance(example, dict) else torch.ones(len(states))
+    return ((states * weights[:, None]).sum(0) / weights.sum()).square().sum() / 2
+
+
+def _log_likelihood(module: nn.Module, example: Example) -> Tensor:
+    """Sum of log p(token | tokens before it), over tokens that are not padding and follow one that is not."""
+    tokens, mask = tokens_and_mask(example)
+    named = TOKENS in inspect.signature(module.forward).parameters
+    found = logits(module, {TOKENS: tokens, MASK: mask} if named else tokens)
+    if found.ndim != 2 or len(found) != len(tokens):
+        raise NotAScore(
+            f"the module of nfk.torch.language_model returned logits of shape {tuple(found.shape)} for {len(tokens)} "
+            "tokens: it must give a row of logits for every token; for one of its own use nfk.torch.density"
+        )
+    each = torch.log_softmax(found[:-1], -1).gather(1, tokens[1:, None].long())[:, 0]
+    return (each * ((mask[1:] != 0) & (mask[:-1] != 0))).sum()
 
 
 @dataclass(frozen=True)
@@ -165,6 +279,63 @@ class Plain:
         if self.then == "sigmoid":
             return torch.sigmoid(value)
         return -value if self.then == "negative" else value
+
+
+@dataclass(frozen=True)
+class HalfSquare:
+    """|h(x)|^2 / 2."""
+
+    function: Function
+
+    def __call__(self, module: nn.Module, example: Example) -> Tensor:
+        return self.function(module, example).square().sum() / 2
+
+
+@dataclass(frozen=True)
+class Denoising:
+    """Minus the part of the denoising bound that depends on the parameters, at evenly spread steps."""
+
+    function: Function
+    kept: tuple[float, ...]
+    times: int
+
+    def __call__(self, module: nn.Module, example: Tensor, noise: Tensor) -> Tensor:
+        steps = torch.linspace(1, len(self.kept) - 1, self.times).round().long()  # the first has no step before it
+        kept = torch.tensor(self.kept, dtype=torch.float64)
+        ratio = kept / (1 - kept)
+        weights = ((ratio[steps - 1] - ratio[steps]) / ratio[steps]).to(noise.dtype)
+        column = lambda vector: vector.to(noise.dtype).view(-1, *(1 for _ in example.shape))  # noqa: E731
+        noisy = column(kept[steps].sqrt()) * example + column((1 - kept[steps]).sqrt()) * noise
+        errors = (noise - self.function(module, noisy, steps)).flatten(1).square().sum(1)
+        return -((len(self.kept) - 1) / 2) * (weights * errors).mean()
+
+
+def module_output(module: nn.Module, noisy: Tensor, steps: Tensor) -> Tensor:
+    found = module(noisy, steps)
+    found = getattr(found, "sample", found)
+    if not isinstance(found, Tensor) or found.shape != noisy.shape:
+        shape = tuple(getattr(found, "shape", ()))
+        raise NotAScore(
+            f"the module of nfk.torch.diffusion returned a {type(found).__name__} of shape {shape} for x_t of shape "
+            f"{tuple(noisy.shape)}: module(x_t, t) must return the noise, shaped like x_t"
+        )
+    return found
+
+
+def _schedule(schedule: Any) -> tuple[float, ...]:
+    kept = np.asarray(getattr(schedule, "alphas_cumprod", schedule), np.float64)
+    if kept.ndim != 1 or len(kept) < 2 or not ((kept > 0) & (kept < 1)).all() or (np.diff(kept) >= 0).any():
+        raise ValueError(
+            "schedule must be the falling numbers a_1 > ... > a_T between 0 and 1 (alphas_cumprod), or a scheduler "
+            f"that has them; this one has shape {kept.shape}"
+        )
+    return tuple(kept.tolist())
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    if not (isinstance(shape, tuple) and all(isinstance(size, int) and size > 0 for size in shape)):
+        raise TypeError(f"shape={shape!r} must be the shape of one example: shape=(3, 32, 32), say")
+    return shape
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nfk.layout import Layout, PathFilter
 from nfk.model.fingerprint import fingerprint
 from nfk.model.in_jax import kind_of
 from nfk.model.interface import Batching, Cost, Differentiator, Example, Network, NetworkChanged, NotAScore
-from nfk.torch.derivatives import OneByOne, Vectorised
+from nfk.torch.derivatives import ByLayer, OneByOne, Vectorised
 from nfk.torch.tensors import borrowed, check_module, contents, nested, state, widened
 
 Function = Callable[..., Tensor]
+MICROBATCH = 16  # examples from which the overhead of vmap no longer shows
+AGREEMENT = 1e-2  # relative error beyond which gradients by layer are not those of autograd
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +44,7 @@ class TorchNetwork(Network):
     normals: tuple[int, ...] = field(default=(), kw_only=True)
     vectorised: bool = field(default=True, kw_only=True)
     contents: tuple[int, ...] = field(kw_only=True)
+    note: str = field(default="", kw_only=True)
     wrapping: ClassVar[str] = "lambda module, x: module(x[None])[0]"
     sampler: ClassVar[str] = "sample(seed, n)"
 
@@ -56,6 +60,10 @@ class TorchNetwork(Network):
     @cached_property
     def _results(self) -> dict[str, Any]:
         """What the score returned for examples of each kind that was tried."""
+        return {}
+
+    @cached_property
+    def _formulas(self) -> dict[str, bool]:
         return {}
 
     @cached_property
@@ -118,7 +126,12 @@ class TorchNetwork(Network):
     def differentiate(
         self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: jax.Device | None = None
     ) -> Differentiator:
-        return (Vectorised if self.vectorised and batching != "unrolled" else OneByOne)(self, key, outputs, device)
+        return (ByLayer if self.vectorised and batching != "unrolled" else OneByOne)(self, key, outputs, device)
+
+    @property
+    def has_formulas(self) -> bool:
+        """Whether the gradients by layer were those of autograd, for every kind of example that was tried."""
+        return bool(self._formulas) and all(self._formulas.values())
 
     def evaluate(self, example: Example, key: jax.Array) -> np.ndarray:
         self.check_unchanged()
@@ -148,17 +161,17 @@ class TorchNetwork(Network):
         hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes), lambda kept: kept)
         with FlopCounterMode(display=False) as counter, hooks:
             self.scores(leaves, *self.example(example, jax.random.key(0)))
-        return Cost(float(counter.get_total_flops()), sum(kept))
+        return Cost(float(counter.get_total_flops()), sum(kept), microbatch=MICROBATCH)
 
     def result(self, example: Example) -> jax.ShapeDtypeStruct:
         """The shape of the score, after a trial of it and, where it is to be vectorised, of its gradient."""
         self.check_unchanged()
         kind = kind_of(example)
         if kind not in self._results:
-            self._results[kind] = self._tried(example)
+            self._results[kind] = self._tried(example, kind)
         return self._results[kind]
 
-    def _tried(self, example: Example) -> jax.ShapeDtypeStruct:
+    def _tried(self, example: Example, kind: str) -> jax.ShapeDtypeStruct:
         arguments = self.example(example, jax.random.key(0))
         with torch.no_grad():
             first, second = (self.scores(self.chosen, *arguments) for _ in range(2))
@@ -173,12 +186,12 @@ class TorchNetwork(Network):
             )
         if self.vectorised and first.dtype.is_floating_point:
             self._try_to_vectorise(example, first.numel())
+            self._formulas[kind] = first.numel() == 1 and self._agrees(example)
         return jax.ShapeDtypeStruct(tuple(first.shape), jnp.dtype(str(first.dtype).removeprefix("torch.")))
 
     def _try_to_vectorise(self, example: Example, outputs: int) -> None:
-        two = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), example)
         try:
-            Vectorised(self, jax.random.key(0), outputs).gradients(two)
+            Vectorised(self, jax.random.key(0), outputs).gradients(_twice(example))
         except Exception as error:
             place = _place(error, self.module)
             raise NotVectorised(
@@ -188,12 +201,29 @@ class TorchNetwork(Network):
                 "times the cost"
             ) from error
 
+    def _agrees(self, example: Example) -> bool:
+        """Whether the gradients by layer are those of plain autograd, up to rounding."""
+        differentiator, two = ByLayer(self, jax.random.key(0), 1), _twice(example)
+        places, expected = differentiator.gradients(two), OneByOne(self, jax.random.key(0), 1).gradients(two)
+        try:
+            differentiator.write_by_layer(places, two)
+        except Exception:  # whatever cannot be done this way can be done by vmap(grad)
+            return False
+        pairs = list(zip(places, expected, strict=True))
+        error, size = (sum(float(part.double().square().sum()) for part in parts) ** 0.5
+                       for parts in ([a - b for a, b in pairs], expected))  # fmt: skip
+        return error <= AGREEMENT * size
+
 
 @partial(jax.jit, static_argnums=(2, 3, 4))
 def _normals(key: jax.Array, batch: Example, shape: tuple[int, ...], dtype: np.dtype, own: bool) -> jax.Array:
     """Standard normals for every example of a batch: from the key and, if it has its `own`, the example's bits."""
     key_of = lambda example: jax.random.fold_in(key, fingerprint(example)) if own else key  # noqa: E731
     return jax.vmap(lambda example: jax.random.normal(key_of(example), shape, dtype))(batch)
+
+
+def _twice(example: Example) -> Example:
+    return jax.tree.map(lambda leaf: np.stack([leaf, leaf]), example)
 
 
 class NotVectorised(NotAScore):
@@ -208,7 +238,8 @@ class _Caller(nn.Module):
         self.module, self.score = module, score
 
     def forward(self, example: Example, *noise: Tensor) -> Tensor:
-        return self.score(self.module, example, *noise)
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention have no rule for vmap
+            return self.score(self.module, example, *noise)
 
 
 def _place(error: BaseException, module: nn.Module) -> str:

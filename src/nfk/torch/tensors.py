@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nfk.model.interface import Example
 
+LARGE = 1_000_000  # parameters from which tables of words take no part unless they are asked for
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -60,8 +61,27 @@ def contents(module: nn.Module) -> tuple[int, ...]:
     return tuple(torch.stack(sums).tolist()) if sums else ()
 
 
+def without_tables(module: nn.Module) -> tuple[list[str] | None, str]:
+    """The paths of all parameters but tables of words, and a note; all of them where they are fewer than `LARGE`."""
+    sizes = {name: parameter.numel() for name, parameter in module.named_parameters()}
+    tables = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
+    head = getattr(module, "get_output_embeddings", lambda: None)()
+    tables |= {id(head.weight)} if tables and head is not None else set()
+    left_out = [name for name, parameter in module.named_parameters() if id(parameter) in tables]
+    total, kept = sum(sizes.values()), sum(sizes.values()) - sum(sizes[name] for name in left_out)
+    if total < LARGE or not left_out or not kept:
+        return None, ""
+    paths = [name.replace(".", "/") for name in left_out]
+    note = f"{kept:,} of {total:,} parameters take part: not the tables {', '.join(paths)} (parameters='*' takes all)"
+    return [name.replace(".", "/") for name in sizes if name not in left_out], note
+
+
 def arrays(module: nn.Module) -> dict:
-    """The parameters as nested dicts of numpy views: {"conv": {"weight": ..., "bias": ...}}."""
+    """The parameters as nested dicts of numpy views: {"conv": {"weight": ..., "bias": ...}}.
+
+    Args:
+        module: any module; its parameters are not copied.
+    """
     return nested({name: _view(parameter.detach()) for name, parameter in module.named_parameters()})
 
 

@@ -1,0 +1,201 @@
+"""Fits that are killed: at random moments, again and again; and what it costs to be safe from it. JSON.
+
+python -m benchmarks.kills [--kills 24] [--only kills] [--output results/kills.json]
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+
+import nfk
+from benchmarks.core import environment
+from nfk.checkpoint import Checkpoint
+
+SEED = 0
+METHODS = ("krylov", "gram", "power")
+Section = Literal["kills", "cost"]
+
+SCRIPT = """
+import sys, numpy as np, jax.numpy as jnp, nfk
+X = np.random.default_rng(0).standard_normal((600, 64)).astype(np.float32)
+rng = np.random.default_rng(1)
+params = [rng.standard_normal(shape).astype(np.float32) / 8 for shape in ((64, 256), (256, 256), (256, 10))]
+def network(params, x):
+    for layer in params[:-1]:
+        x = jnp.tanh(x @ layer)
+    return x @ params[-1]
+model = nfk.classifier(network, params)
+method, checkpoint, output = sys.argv[1:]
+fitted = nfk.fit(model, X, 12, method=method, keep=method == "gram", checkpoint=checkpoint or None)
+np.savez(output, right=fitted.right, left=fitted.left, eigenvalues=fitted.eigenvalues, residuals=fitted.residuals)
+"""
+
+
+def main(kills: int = 24, examples: int = 1024, only: Section | None = None, output: Path | None = None) -> None:
+    """Run both sections and print one JSON object.
+
+    Args:
+        kills: how often a process is killed, at the least.
+        examples: of the fit whose cost is measured.
+        only: run one section.
+        output: also write the JSON here; sections that were not run keep what the file had.
+    """
+    old = json.loads(output.read_text()) if output and output.exists() else {}
+    results: dict[str, Any] = {**old, "environment": environment()}
+    if only in (None, "kills"):
+        results["kills"] = killing(kills)
+    if only in (None, "cost"):
+        results["cost"] = [cost(keep, examples) for keep in (False, True)]
+    if output:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(results, indent=1) + "\n")
+    print(json.dumps(results, indent=1))
+
+
+def killing(kills: int) -> list[dict[str, Any]]:
+    """For each method, fits that are killed until there were enough kills, each followed to its end."""
+    rng = np.random.default_rng(SEED)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for method in METHODS:
+            place = Path(folder) / method
+            place.mkdir()
+            started = time.perf_counter()
+            subprocess.run(command(method, "", place / "whole"), check=True)
+            seconds = time.perf_counter() - started
+            row = {"method": method, "seconds": seconds, "kills": 0, "fits": 0, "fits_to_the_last_bit": 0,
+                   "worst_relative_error_of_an_eigenvalue": 0.0}  # fmt: skip
+            while row["kills"] < kills / len(METHODS):
+                row["kills"] += survive(method, place / f"run-{row['fits']}", place / "found", seconds, rng)
+                row["fits"] += 1
+                whole, found = np.load(place / "whole.npz"), np.load(place / "found.npz")
+                row["fits_to_the_last_bit"] += all(np.array_equal(whole[name], found[name]) for name in whole)
+                error = float(np.abs(found["eigenvalues"] / whole["eigenvalues"] - 1).max())
+                row["worst_relative_error_of_an_eigenvalue"] = max(row["worst_relative_error_of_an_eigenvalue"], error)
+            rows.append(row)
+            print(row, file=sys.stderr)
+    return rows
+
+
+def command(method: str, checkpoint: str | Path, output: Path) -> list[str]:
+    return [sys.executable, "-c", SCRIPT, method, str(checkpoint), str(output)]
+
+
+def survive(method: str, checkpoint: Path, output: Path, seconds: float, rng: np.random.Generator) -> int:
+    """One fit, killed at moments drawn from the time that it takes, until one life is long enough; the kills."""
+    for kills in range(1000):
+        process = subprocess.Popen(command(method, checkpoint, output))
+        try:
+            patience = 1.05**kills  # the machine may be slower by now than when the time was taken
+            assert process.wait(rng.uniform(0.3, 1.1) * seconds * patience) == 0
+            return kills
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL
+    raise RuntimeError("no life was long enough")
+
+
+def cost(keep: bool, examples: int) -> dict[str, Any]:
+    """The share of a fit that writing takes, and how soon a fit that was killed in its last pass is at its end."""
+    model, images = critic(examples)
+    options: dict[str, Any] = {"method": "krylov", "side": "parameters", "keep": keep}
+    nfk.fit(model, images[:64], 8, **options)  # compiles
+    with tempfile.TemporaryDirectory() as folder:
+        with timed("keep", "finish") as writing:
+            started = time.perf_counter()
+            fitted = nfk.fit(model, images, 32, checkpoint=Path(folder) / "whole", **options)
+            seconds = time.perf_counter() - started
+        kept = len(writing["calls"]) - 1
+        resumed, last = resumed_seconds(model, images, Path(folder) / "killed", kept - 1, options)
+    return {
+        "parameters": model.layout.size, "examples": len(images), "rank": 32, "gradients_kept": keep,
+        "passes": fitted.passes, "seconds": seconds, "seconds_writing": writing["seconds"],
+        "share_writing": writing["seconds"] / seconds, "seconds_resumed": resumed, "seconds_of_the_last_pass": last,
+    }  # fmt: skip
+
+
+def critic(count: int) -> tuple[nfk.Model, np.ndarray]:
+    """A convolutional critic of 0.6 million parameters, and random images for it."""
+    rng, shapes = np.random.default_rng(SEED), [(3, 32), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256)]
+    kernels = [(rng.standard_normal((3, 3, *shape)) / np.sqrt(9 * shape[0])).astype(np.float32) for shape in shapes]
+    final = rng.standard_normal(256).astype(np.float32) / 16
+
+    def score(params: Any, image: jax.Array) -> jax.Array:
+        hidden = image[None]
+        for number, kernel in enumerate(params[:-1]):
+            stride = (1 + number % 2,) * 2
+            numbers = ("NHWC", "HWIO", "NHWC")
+            hidden = jax.lax.conv_general_dilated(hidden, kernel, stride, "SAME", dimension_numbers=numbers)
+            hidden = jax.nn.leaky_relu(hidden, 0.2)
+        return hidden.mean((0, 1, 2)) @ params[-1]
+
+    images = rng.standard_normal((count, 32, 32, 3)).astype(np.float32)
+    return nfk.energy(score, [*map(jnp.asarray, kernels), final]), images
+
+
+@contextmanager
+def timed(*names: str) -> Iterator[dict[str, Any]]:
+    """Seconds inside these methods of a checkpoint while the block runs, and when each call of them ended."""
+    spent: dict[str, Any] = {"seconds": 0.0, "calls": []}
+    originals = {name: getattr(Checkpoint, name) for name in names}
+
+    def watched(original: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            started = time.perf_counter()
+            result = original(*arguments)
+            spent["calls"].append(time.perf_counter())
+            spent["seconds"] += spent["calls"][-1] - started
+            return result
+
+        return call
+
+    for name, original in originals.items():
+        setattr(Checkpoint, name, watched(original))
+    try:
+        yield spent
+    finally:
+        for name, original in originals.items():
+            setattr(Checkpoint, name, original)
+
+
+def resumed_seconds(
+    model: nfk.Model, images: np.ndarray, folder: Path, entries: int, options: dict[str, Any]
+) -> tuple[float, float]:
+    """A fit that dies before its last entry is written: the seconds of the second call, and of its own pass alone."""
+    original = Checkpoint.keep
+
+    def dying(self: Checkpoint, *arguments: Any) -> None:
+        if self.passes == entries:
+            raise RuntimeError("killed")
+        original(self, *arguments)
+
+    Checkpoint.keep = dying
+    try:
+        nfk.fit(model, images, 32, checkpoint=folder, **options)
+    except RuntimeError:
+        pass
+    finally:
+        Checkpoint.keep = original
+    with timed("recall", "keep") as watched:
+        started = time.perf_counter()
+        nfk.fit(model, images, 32, checkpoint=folder, **options)
+        seconds = time.perf_counter() - started
+    return seconds, watched["calls"][-1] - watched["calls"][-2]
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,1 @@
+"""nfk against other ways to the same eigenvalues: `python -m benchmarks.peers`."""

@@ -1,0 +1,1 @@
+"""One program a contestant: `python -m benchmarks.peers.contestants.NAME JOB.npz` prints one line of JSON."""

@@ -1,0 +1,45 @@
+"""`python -m reproduction NAME [--preset smoke|cpu|paper]`: the experiments, by name; without a name, their list."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from reproduction.experiments import ALIASES, EXPERIMENTS, Preset, Refused, chosen
+
+
+def main(names: Annotated[tuple[str, ...], tyro.conf.Positional] = (), /, preset: Preset = "cpu") -> int:
+    """Run experiments; each writes its numbers and pictures below results/, and goes on where it was interrupted.
+
+    Args:
+        names: of experiments; "tasks" or "all" for several; none for a list of them.
+        preset: "smoke" (a minute), "cpu" (two cores, up to hours) or "paper" (the paper's size).
+    """
+    console = Console()
+    try:
+        meant = chosen(names, preset)
+    except Refused as refused:
+        print(refused, file=sys.stderr)
+        return 2
+    if not meant:
+        console.print(_list())
+    for name in meant:
+        console.print(f"{name}: {EXPERIMENTS[name].start(preset)}", highlight=False)
+    return 0
+
+
+def _list() -> Table:
+    table = Table("experiment", "shows", "presets", box=None)
+    for name, experiment in EXPERIMENTS.items():
+        table.add_row(name, experiment.shows, ", ".join(experiment.presets))
+    for name, several in ALIASES.items():
+        table.add_row(name, f"{len(several)} of them, one after the other", "")
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main, prog="python -m reproduction"))

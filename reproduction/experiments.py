@@ -1,0 +1,72 @@
+"""Every experiment by name: what it shows, the presets that it has, and how it starts.
+
+A preset is a size: "smoke" runs inside the tests, "cpu" on two cores within hours, "paper" as in the paper. An
+experiment keeps what it has measured, so that a second call goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+Preset = Literal["smoke", "cpu", "paper"]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
+
+
+class Refused(ValueError):
+    """An experiment that is not known, or not at that size: one sentence for the person who asked."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """`start(preset)` runs it and returns its results file; packages and data are imported only then."""
+
+    shows: str
+    start: Callable[[Preset], Path]
+    presets: tuple[Preset, ...] = ("cpu",)
+
+
+def _families(preset: Preset) -> Path:
+    from reproduction.families.__main__ import OUTPUT, main
+
+    main()
+    return OUTPUT
+
+
+def _task(name: str, preset: Preset) -> Path:
+    from reproduction.tasks.runner import run_task
+
+    return run_task(name)
+
+
+TASKS = {
+    "probe": "linear probes against rank, beside activations and full Fisher vectors",
+    "few_labels": "few labels, and a basis that was fitted without any",
+    "distillation": "a small student, taught by embeddings and by other ways",
+    "inversion": "images found again from their embedding alone",
+    "spectrum": "how low the rank is, trained and untrained, and in which layers",
+    "ridge": "kernel ridge regression: exact, low rank, the linearised network",
+    "outliers": "images of another data set, told by what lies outside the top k",
+    "neighbours": "nearest neighbours by class, beside other features",
+}
+EXPERIMENTS: dict[str, Experiment] = {
+    "families": Experiment("every family of models on real data, its spectrum and its probes", _families),
+    **{name: Experiment(shows, partial(_task, name)) for name, shows in TASKS.items()},
+}
+ALIASES: dict[str, tuple[str, ...]] = {"tasks": tuple(TASKS), "all": tuple(EXPERIMENTS)}
+
+
+def chosen(names: tuple[str, ...], preset: Preset) -> list[str]:
+    """The experiments that are meant, each once; refused before the first one starts."""
+    meant = list(dict.fromkeys(one for name in names for one in ALIASES.get(name, (name,))))
+    for name in meant:
+        if name not in EXPERIMENTS:
+            known = ", ".join([*EXPERIMENTS, *ALIASES])
+            raise Refused(f"{name}: no such experiment; choose from {known}")
+        if preset not in EXPERIMENTS[name].presets:
+            there = " and ".join(f"--preset {other}" for other in EXPERIMENTS[name].presets)
+            raise Refused(f"{name} has no preset {preset!r} yet; it has {there}")
+    return meant

@@ -1,0 +1,312 @@
+"""A fit that survives being killed: every pass is written down when it is finished, and not computed again.
+
+What takes time in a fit are passes over the data: the moments, and each application of the operator V. A journal keeps
+their results. A fit that is begun again with the same arguments runs through the same steps, is given the results of
+the passes that were finished, and computes the others: so it does not matter to the solver, nor to this module how it
+works. Where rounding differs now (another machine, another BLAS), the solver asks for the product with another block
+than it did then: that is seen, and from there on everything is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from nfk.identity import Kind, describe
+from nfk.journal import Entry, Journal
+from nfk.model import Model
+from nfk.operator.moments import Moments
+from nfk.planning import Options, Plan
+from nfk.solve.operator import Operator
+from nfk.spaces import HOST, Block, Space
+from nfk.stream import Examples
+
+SAMPLED_ROWS = 64  # of a block, by which it is known again
+SAME = 1e2  # in units of the precision's eps: blocks that differ by less are the same block
+PLAIN = (bool, int, float, str, type(None))
+Result = tuple[Block, ...]
+Found = TypeVar("Found")
+
+
+class Checkpoint:
+    """The state of a fit in a folder, or (None) nowhere: then nothing is kept and everything computed."""
+
+    def __init__(self, folder: str | Path | None) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self._journal: Journal | None = None
+        self._place = 0
+        self._paused = False
+
+    @contextmanager
+    def held(self) -> Iterator[Checkpoint]:
+        """The folder belongs to this process alone; an `OSError` says why it cannot be used."""
+        if self.folder is None:
+            yield self
+            return
+        with self._explained():
+            self._journal = Journal(self.folder)
+        try:
+            yield self
+        finally:
+            self._journal.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        name = f"checkpoint={str(self.folder)!r}"
+        try:
+            yield
+        except BlockingIOError as error:
+            text = f"{name} is {error.strerror}, which runs a fit there: wait for it, or choose another folder"
+            raise BlockingIOError(text) from None
+        except OSError as error:
+            done = "nothing was finished yet" if not self.passes else f"{self.passes} finished passes are safe there"
+            raise OSError(
+                f"{name} cannot be written: {error.strerror or error}; {done}. Make room and call fit again with the "
+                "same arguments to go on, or choose another folder"
+            ) from error
+
+    @property
+    def passes(self) -> int:
+        """Results that are on disk."""
+        return 0 if self._journal is None else self._journal.count
+
+    # --- the fit
+
+    def open(self, facts: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """The decisions of the fit that was begun here, None where none was; an error where it was another fit."""
+        about = None if self._journal is None else self._journal.about
+        if about is None:
+            return None
+        difference = first_difference(about["facts"], facts())
+        if difference is not None:
+            raise ValueError(
+                f"checkpoint={str(self.folder)!r} holds another fit: {difference}; pass the same arguments to go on "
+                "with it, or choose another folder"
+            )
+        return about["decisions"]
+
+    def begin(self, facts: Callable[[], dict[str, Any]], plan: Plan) -> None:
+        if self._journal is not None:
+            with self._explained():
+                self._journal.begin({"facts": facts(), "decisions": decisions_of(plan)})
+
+    def finished(self, load: Callable[[Path], Found]) -> Found | None:
+        """The result of a fit that has come to its end; None where it has not, or where its files are damaged."""
+        about = None if self._journal is None else self._journal.about
+        if about is None or not about.get("finished"):
+            return None
+        try:
+            return load(self._result)
+        except (OSError, ValueError):
+            return None
+
+    def finish(self, save: Callable[[Path], Any]) -> None:
+        """Keep the result in place of what led to it."""
+        if self._journal is not None:
+            with self._explained():
+                save(self._result)
+                self._journal.finish()
+
+    @property
+    def _result(self) -> Path:
+        assert self.folder is not None
+        return self.folder / "finished"
+
+    def pause(self) -> None:
+        """The fit was interrupted: what is computed from now on is not of its way."""
+        self._paused = True
+
+    def how_to_go_on(self) -> str:
+        if not self.passes:
+            return ""
+        return f"; call fit again with the same arguments to go on from checkpoint={str(self.folder)!r}"
+
+    # --- results
+
+    def recall(self, name: str, matches: Callable[[Entry], bool] = lambda entry: True) -> Entry | None:
+        """The next result of the journal, where it is the one asked for."""
+        if self._journal is None or self._paused or self._place >= self._journal.count:
+            return None
+        entry = self._journal.read(self._place)
+        if entry is None or entry.name != name or not matches(entry):
+            self._journal.forget(self._place)
+            return None
+        self._place += 1
+        return entry
+
+    def keep(self, name: str, facts: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:
+        if self._journal is not None and not self._paused:
+            with self._explained():
+                self._journal.append(name, facts, arrays)
+            self._place += 1
+
+    def moments(self, space: Space) -> tuple[Moments, Block | None] | None:
+        """The moments and, where their pass made one, the start of the search; None where they are to be taken."""
+        entry = self.recall("moments")
+        if entry is None:
+            return None
+        mean, spread, scale, *start = entry.arrays
+        return Moments(mean, spread, scale, **entry.facts), space.put(start[0]) if start else None
+
+    def keep_moments(self, moments: Moments, start: Block | None, space: Space) -> None:
+        facts = {"count": moments.count, "unit": moments.unit, "factor": moments.factor}
+        blocks = () if start is None else (space.get(start),)
+        self.keep("moments", facts, (moments.mean, moments.spread, moments.scale, *blocks))
+
+    def recorded(self, operator: Operator) -> Operator:
+        return operator if self._journal is None else Recorded(operator, self)
+
+
+class Recorded:
+    """An operator whose results are kept, and given again in their order: it costs what it costs once."""
+
+    def __init__(self, operator: Operator, checkpoint: Checkpoint) -> None:
+        self.operator, self.checkpoint = operator, checkpoint
+        self.shape, self.dtype, self.space = operator.shape, operator.dtype, operator.space
+        self.passes = operator.passes
+        self._trace: float | None = None
+
+    def matmat(self, block: Float[Block, "P U"]) -> Float[Block, "rows U"]:
+        return self._result("matmat", block, lambda: (self.operator.matmat(block),))[0]
+
+    def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
+        return self._result("rmatmat", weights, lambda: (self.operator.rmatmat(weights),))[0]
+
+    def fused(self, block: Float[Block, "P U"]) -> tuple[Float[Block, "rows U"], Float[Block, "P U"]]:
+        first, second = self._result("fused", block, lambda: self.operator.fused(block))
+        return first, second
+
+    def images(self, block: Float[Block, "P U"]) -> Float[np.ndarray, "rows U"]:
+        return self._result("images", block, lambda: (self.operator.images(block),), HOST)[0]
+
+    def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
+        return self._result("gram", None, lambda: (self.operator.gram(double),), HOST)[0]
+
+    def dense(self) -> Float[np.ndarray, "rows P"]:
+        return self._result("dense", None, lambda: (self.operator.dense(),), HOST)[0]
+
+    def trace(self) -> float:
+        if self._trace is None:
+            self._result("trace", None, self._take_trace)
+        assert self._trace is not None
+        return self._trace
+
+    def _take_trace(self) -> Result:
+        self._trace = self.operator.trace()
+        return ()
+
+    def _result(
+        self, name: str, block: Block | None, compute: Callable[[], Result], space: Space | None = None
+    ) -> Result:
+        """A result in `space`, that of the operator by default: from the journal, or computed and kept there."""
+        space = space or self.space
+        shown = None if block is None else _sample(block, self.space)
+        entry = self.checkpoint.recall(name, lambda entry: self._is_same(shown, entry.facts["block"]))
+        if entry is not None:
+            self.passes = self.operator.passes = entry.facts["passes"]
+            self._trace = entry.facts["trace"]
+            return tuple(space.put(array) for array in entry.arrays)
+        result = compute()
+        if self._trace is None and getattr(self.operator, "row_squares", None) is not None:
+            self._take_trace()  # no pass: the rows were measured as they passed
+        self.passes = self.operator.passes
+        facts = {"block": shown, "passes": self.passes, "trace": self._trace}
+        self.checkpoint.keep(name, facts, [space.get(part) for part in result])
+        return result
+
+    def _is_same(self, shown: list[float] | None, then: list[float] | None) -> bool:
+        if shown is None or then is None:
+            return shown == then
+        now, before = np.asarray(shown), np.asarray(then)
+        near = SAME * float(np.finfo(self.dtype).eps) * np.abs(before).max(initial=0)
+        return now.shape == before.shape and bool(np.abs(now - before).max(initial=0) <= near)
+
+
+def _sample(block: Float[Block, "n U"], space: Space) -> list[float]:
+    """One number for each column, from a few rows: enough to know a block again."""
+    step = max(block.shape[0] // SAMPLED_ROWS, 1)
+    rows = space.get(space.put(block[::step])).astype(np.float64)  # weights may be an array of the host
+    return (np.cos(np.arange(len(rows))) @ rows).tolist()
+
+
+def facts_of(
+    model: Model, examples: Examples, canary: list[float], rank: int | float, key: jax.Array, options: Options
+) -> dict[str, Any]:
+    """What makes a fit this one and no other, as JSON can hold it. Reads the data once, if they are arrays."""
+    choices = {entry.name: getattr(options, entry.name) for entry in fields(options)}
+    return {
+        "model": {
+            **describe(model), "expectation": model.expectation, "samples": int(model.samples),
+            "damping": float(model.damping), "score of a fixed example": canary,
+        },
+        "data": {
+            "number of examples": len(examples), "shape": Kind.of(examples).to_json(),
+            "hash of the numbers": examples.hash(),
+        },
+        "options": {
+            "rank": _plain(rank),
+            **{name: _plain(value) for name, value in choices.items() if name not in ("memory", "space")},
+        },
+        "key": np.asarray(jax.random.key_data(key)).tolist(),
+    }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can hold it: numpy's numbers are not."""
+    value = value.item() if hasattr(value, "item") else value
+    return value if isinstance(value, PLAIN) else repr(value)
+
+
+def decisions_of(plan: Plan) -> dict[str, Any]:
+    """What a plan has decided, as JSON can hold it: free memory and timings may decide otherwise next time."""
+    way = {entry.name: getattr(plan.way, entry.name) for entry in fields(plan.way)}
+    return {
+        "way": {name: value for name, value in way.items() if isinstance(value, PLAIN)},
+        "batches": asdict(plan.batches),
+    }
+
+
+def decided(plan: Plan, decisions: dict[str, Any]) -> Plan:
+    """The plan with these decisions in place of its own."""
+    try:
+        way, batches = replace(plan.way, **decisions["way"]), replace(plan.batches, **decisions["batches"])
+    except TypeError as error:
+        raise ValueError(
+            "the fit of this checkpoint was begun by another version of nfk, which decided on other things: go on with "
+            f"that version, or begin anew in another folder ({error})"
+        ) from error
+    return replace(plan, way=way, batches=batches, rival=None)
+
+
+def first_difference(then: dict[str, Any], now: dict[str, Any], place: str = "") -> str | None:
+    """Where two descriptions of a fit differ, in words; numbers may differ by what rounding makes of them."""
+    for name in {**then, **now}:
+        before, after, path = then.get(name), now.get(name), f"{place}{name}"
+        if isinstance(before, dict) and isinstance(after, dict):
+            found = first_difference(before, after, f"{path}: ")
+            if found is not None:
+                return found
+        elif not _alike(before, after):
+            return f"its {path} is {_short(before)}, this one's is {_short(after)}"
+    return None
+
+
+def _alike(before: Any, after: Any) -> bool:
+    if before == after:
+        return True
+    numbers = isinstance(before, list) and isinstance(after, list) and len(before) == len(after) > 0
+    if not numbers or not all(isinstance(value, float) for value in (*before, *after)):
+        return False
+    return bool(np.allclose(before, after, rtol=1e-3, atol=1e-5, equal_nan=True))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else text[:57] + "..."

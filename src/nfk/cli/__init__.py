@@ -1,0 +1,1 @@
+"""The command `nfk`. One file a command; what they share has files of its own."""

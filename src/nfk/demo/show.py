@@ -1,0 +1,120 @@
+"""The demo: a small trained network, the Fisher embedding of 4,000 real digits, and what it is worth."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from sklearn.decomposition import PCA
+
+from nfk.demo.digits import Digits, digits
+from nfk.demo.lenet import digits_lenet, logits, params
+from nfk.embedding import Embedding
+from nfk.fitting import fit, plan
+from nfk.memory import human
+from nfk.runs import Spec, write_run
+from nfk.tasks import Probe, probe
+
+
+@dataclass(frozen=True)
+class Worth:
+    """Linear probes of the same digits, each feature with as many numbers as the embedding, but the pixels."""
+
+    embedded: Probe
+    pca: Probe
+    pixels: Probe
+    network: float
+
+
+def show(output: Path = Path("demo"), rank: int = 64, seed: int = 0) -> Embedding:
+    """Fit the Fisher embedding of a trained LeNet-5 on 4,000 digits; compare it with pixels and PCA on 1,000 others.
+
+    Args:
+        output: where the figures and the run go.
+        rank: numbers per example.
+        seed: of the fit and of PCA. The network and the split are always the same.
+    """
+    pictures = _pictures()
+    console = Console()
+    output.mkdir(parents=True, exist_ok=True)
+    model, (train, test) = digits_lenet(), digits()
+    console.print(str(plan(model, train.images, rank)), style="dim", highlight=False)
+    started = time.perf_counter()
+    embedding = fit(model, train.images, rank, key=seed)
+    seconds = time.perf_counter() - started
+    spec = Spec("digits-lenet", "digits", rank, seed, seconds, "nfk demo")
+    pixels = np.round(255 * train.images).astype(np.uint8)
+    run = write_run(output / "run", embedding, spec=spec, labels=train.labels, examples=pixels)
+    with console.status("probing ..."):
+        worth = measure(embedding, train, test, seed)
+    console.print(_table(embedding, worth, seconds))
+    title = f"LeNet-5, {len(train):,} MNIST digits"
+    made = [
+        pictures.spectrum(embedding, output / "spectrum.png", title),
+        pictures.leading_images(embedding.training, train.images, output / "components.png", title),
+    ]
+    console.print("figures: " + ", ".join(str(path) for path in made), highlight=False)
+    console.print(f"run: {run}   (next: nfk report {run})", highlight=False)
+    return embedding
+
+
+def _pictures() -> ModuleType:
+    """The figures' module, asked for before the work."""
+    try:
+        from nfk.demo import figures
+    except ImportError as error:
+        raise ImportError("the figures of the demo need matplotlib: pip install 'nfk[demo]'") from error
+    return figures
+
+
+def measure(embedding: Embedding, train: Digits, test: Digits, seed: int) -> Worth:
+    flat_train, flat_test = (part.images.reshape(len(part), -1) for part in (train, test))
+    pca = PCA(embedding.rank, random_state=seed).fit(flat_train)
+    guesses = np.argmax(logits(params(), jnp.asarray(test.images)), axis=1)
+    return Worth(
+        embedded=probe(embedding.training, train.labels, embedding(test.images), test.labels),
+        pca=probe(pca.transform(flat_train), train.labels, pca.transform(flat_test), test.labels),
+        pixels=probe(flat_train, train.labels, flat_test, test.labels),
+        network=float(np.mean(guesses == test.labels)),
+    )
+
+
+def _table(embedding: Embedding, worth: Worth, seconds: float) -> Table:
+    rank, title = embedding.rank, f"Fisher embedding of {len(embedding.left):,} digits"
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_row("numbers per example", f"{rank} (from {embedding.model.layout.size:,} parameters)")
+    table.add_row("explained variance", f"{embedding.explained_variance_ratio.sum():.2%} of the exact trace")
+    table.add_row("certificate", f"every eigenvalue within {embedding.residuals.max():.1e} of a true one (relative)")
+    table.add_row("passes over the data", str(embedding.passes))
+    table.add_row("time of the fit", f"{seconds:.1f} s, compilation included")
+    if (most := _most_memory()) is not None:
+        table.add_row("most memory of the program", human(most))
+    table.add_section()
+    table.add_row(f"linear probe, Fisher embedding ({rank})", f"[bold]{_share(worth.embedded)}")
+    table.add_row(f"linear probe, PCA of the pixels ({rank})", _share(worth.pca))
+    table.add_row("linear probe, raw pixels (784)", _share(worth.pixels))
+    table.add_row("the network itself", f"{worth.network:.1%}")
+    return table
+
+
+def _share(found: Probe) -> str:
+    """The accuracy and its 95 % interval."""
+    accuracy = found.accuracy
+    return f"{accuracy.value:.1%} ({100 * accuracy.low:.1f} to {100 * accuracy.high:.1f})"
+
+
+def _most_memory() -> int | None:
+    """Bytes, the most that this process has held; unknown on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most

@@ -1,0 +1,107 @@
+"""Figures by matplotlib: each function draws on axes, yours or new ones, and returns them to be restyled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from nfk.tasks import plane
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK, ACCENT, QUIET = "#1b1f3b", "#d1495b", "#8d99ae"
+# Ten classes that differ in lightness too, for those who see colours otherwise.
+CLASSES = (
+    "#2f6fbb", "#c6540b", "#117a45", "#b32d7d", "#1b8fb5", "#94780a", "#7d1f3f", "#3d2c8f", "#2b9c88", "#6d7078",
+)  # fmt: skip
+
+
+class Fitted(Protocol):
+    """What a spectrum needs to know: an embedding and a run both do."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def eigenvalues(self) -> np.ndarray: ...
+    @property
+    def explained_variance_ratio(self) -> np.ndarray: ...
+
+    residuals: np.ndarray
+
+
+def spectrum(fitted: Fitted, axes: Sequence[Axes] | None = None) -> tuple[Axes, Axes]:
+    """Eigenvalues with their error bounds, and the share of all variance that the first k explain."""
+    left, right = _pyplot().subplots(1, 2, figsize=(9.5, 3.6), layout="constrained")[1] if axes is None else axes
+    k = np.arange(1, fitted.rank + 1)
+    left.loglog(k, fitted.eigenvalues, color=INK, lw=1.8)
+    left.set(xlabel="component", ylabel="eigenvalue of the kernel matrix", title="Spectrum")
+    bound = left.twinx()
+    bound.semilogy(k, fitted.residuals, color=ACCENT, lw=1, marker=".", ms=3)
+    bound.set_ylabel("bound on its relative error", color=ACCENT)
+    bound.tick_params(axis="y", colors=ACCENT)
+    share = np.cumsum(fitted.explained_variance_ratio)
+    right.plot(k, 100 * share, color=INK, lw=1.8)
+    right.fill_between(k, 100 * share, color=INK, alpha=0.08, lw=0)
+    right.set(
+        xlabel="components", ylabel="% of all variance", title="Explained variance", ylim=(0, 100), xlim=(1, None)
+    )
+    right.annotate(
+        f"{share[-1]:.1%} at k = {fitted.rank}", (k[-1], 100 * share[-1]), xytext=(-4, 8),
+        textcoords="offset points", ha="right", color=INK,
+    )  # fmt: skip
+    return left, right
+
+
+def embedding_map(E: Any, labels: Any = None, axes: Axes | None = None) -> Axes:
+    """The examples of an embedding (n, k) in the plane of `nfk.tasks.plane`, a colour for each label."""
+    axes = _pyplot().subplots(figsize=(6, 5), layout="constrained")[1] if axes is None else axes
+    found = plane(E)
+    x, y = found.positions.T
+    size = float(np.clip(20_000 / len(x), 2, 30))
+    if labels is None:
+        axes.scatter(x, y, s=size, color=CLASSES[0], alpha=0.7, lw=0)
+    else:
+        labels = np.asarray(labels)
+        for place, label in enumerate(np.unique(labels)):
+            of = labels == label
+            axes.scatter(x[of], y[of], s=size, color=CLASSES[place % len(CLASSES)], alpha=0.7, lw=0, label=str(label))
+        axes.legend(frameon=False, fontsize=8, markerscale=2, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.set(xticks=[], yticks=[], title=f"{found.share:.0%} of the examples' spread")
+    axes.set_aspect("equal", "datalim")
+    return axes
+
+
+def leading_images(
+    E: np.ndarray, images: np.ndarray, components: int = 5, shown: int = 12, axes: np.ndarray | None = None
+) -> np.ndarray:
+    """For each of the first components, the images with the largest and the most negative projections on it.
+
+    `axes` is a grid of (components, 2 shown + 1); the column in the middle stays empty.
+    """
+    components = min(components, E.shape[1])
+    if axes is None:
+        size = (0.62 * (2 * shown + 1.6), 0.72 * components + 0.9)
+        axes = _pyplot().subplots(components, 2 * shown + 1, squeeze=False, figsize=size, layout="constrained")[1]
+    for row in range(components):
+        order = np.argsort(E[:, row])
+        chosen = [*order[::-1][:shown], None, *order[:shown]]
+        for axis, index in zip(axes[row], chosen, strict=True):
+            axis.axis("off")
+            if index is not None:
+                axis.imshow(images[index].squeeze(), cmap="gray_r", vmin=0, vmax=1)
+        axes[row][0].set_title(f"component {row + 1}", fontsize=8, loc="left", color=QUIET)
+    axes[0][0].set_title("largest projections on component 1", fontsize=8, loc="left", color=ACCENT)
+    axes[0][shown + 1].set_title("most negative", fontsize=8, loc="left", color=ACCENT)
+    return axes
+
+
+def _pyplot() -> Any:
+    """New axes come from pyplot, so that a notebook shows them."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError("figures need matplotlib: pip install 'nfk[figures]'") from error
+    return pyplot

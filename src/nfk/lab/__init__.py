@@ -1,1 +1,0 @@
-"""Data sets, networks and their training: what the demo, the benchmarks and the tests run on. Needs `nfk[lab]`."""

@@ -1,6 +1,0 @@
-"""Networks in flax nnx, one file a family. All take batches of images (n, height, width, channels)."""
-
-from nfk.lab.networks.classifiers import MLP, LeNet5
-from nfk.lab.networks.wide_resnet import WideResNet
-
-__all__ = ["MLP", "LeNet5", "WideResNet"]

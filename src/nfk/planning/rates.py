@@ -1,0 +1,132 @@
+"""How fast this machine is: a short measurement, made once and kept in the user's cache.
+
+Every figure is a rate of what a fit spends its time on. They rank the ways to run a fit; none of them changes a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.linalg
+
+from nfk.atomic import write_atomically
+from nfk.spaces import HOST
+from nfk.spaces.pool import workers
+
+WIDTHS = (1, 4, 16, 64, 256)
+ROWS, COLUMNS = 512, 16384
+
+
+@dataclass(frozen=True)
+class Rates:
+    """FLOP/s of a network's gradients, of products of rows with a block of `WIDTHS` columns, and of a kernel matrix (as
+    if all of it were computed) in float32 and float64; an eigendecomposition's n^3 per second; bytes/s into memory."""
+
+    network: float
+    products: tuple[float, ...]
+    kernel: float
+    kernel_double: float
+    eigh: float
+    memory: float
+
+    def product(self, columns: float) -> float:
+        """FLOP/s of V M and V' W with that many columns."""
+        return float(np.exp(np.interp(np.log(max(columns, 1)), np.log(WIDTHS), np.log(self.products))))
+
+
+TYPICAL = Rates(20e9, (8e9, 40e9, 110e9, 190e9, 220e9), 450e9, 200e9, 0.6e9, 2e9)  # two cores of a server
+
+
+@cache
+def measured() -> Rates:
+    """The rates of this machine: from the cache, else measured within two seconds and put there.
+
+    `NFK_RATES=typical` leaves the measurement out.
+    """
+    if os.environ.get("NFK_RATES") == "typical":
+        return TYPICAL
+    place = _place()
+    try:
+        found = json.loads(place.read_text())
+        return Rates(**{**found, "products": tuple(found["products"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        rates = measure()
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, lambda file: _write(file, asdict(rates)))
+    except OSError:
+        pass  # a home that cannot be written to: measured again by the next process
+    return rates
+
+
+def _write(file: Path, facts: dict) -> None:
+    file.write_text(json.dumps(facts))
+
+
+def _place() -> Path:
+    """One file for each kind of machine, number of cores and version of what computes."""
+    versions = (WIDTHS, platform.processor(), _cpu(), workers(), np.__version__, jax.__version__)
+    name = hashlib.sha256(repr(versions).encode()).hexdigest()[:16]
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "nfk" / f"rates-{name}.json"
+
+
+def _cpu() -> str:
+    try:
+        return next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def measure() -> Rates:
+    """Each operation once to warm up and twice to be timed."""
+    rng = np.random.default_rng(0)
+    V = rng.standard_normal((ROWS, COLUMNS), dtype=np.float32)
+    products = []
+    for width in WIDTHS:
+        M = rng.standard_normal((COLUMNS, width), dtype=np.float32)
+        seconds = _seconds(lambda M=M: HOST.product(V.T, HOST.product(V, M)))
+        products.append(4.0 * V.size * width / seconds)
+    turned = V.T
+    kernel = 2.0 * ROWS * V.size / _seconds(lambda: HOST.inner(turned, turned))
+    double = 2.0 * ROWS * V.size / _seconds(lambda: HOST.inner(turned, turned, double=True))
+    square = rng.standard_normal((300, 300))
+    eigh = 300**3 / _seconds(lambda: scipy.linalg.eigh(square + square.T))
+    memory = V.nbytes / _seconds(V.copy)
+    return Rates(_network_rate(), tuple(products), kernel, double, eigh, memory)
+
+
+def _network_rate() -> float:
+    """Per-example gradients of a small convolutional network."""
+    shapes = ((3, 3, 16, 32), (3, 3, 32, 32))
+    kernels = [np.full(shape, 0.05, np.float32) for shape in shapes]
+    images = np.ones((8, 1, 16, 16, 16), np.float32)
+
+    def score(kernels: Any, image: Any) -> Any:
+        for kernel in kernels:
+            image = jax.lax.conv_general_dilated(
+                image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+        return image.sum()
+
+    gradients = jax.jit(jax.vmap(jax.grad(score), in_axes=(None, 0)))
+    flops = 3 * 2 * len(images) * 16 * 16 * sum(float(np.prod(shape)) for shape in shapes)
+    return flops / _seconds(lambda: jax.block_until_ready(gradients(kernels, images)))
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    work()
+    started = time.perf_counter()
+    work()
+    work()
+    return (time.perf_counter() - started) / 2

@@ -1,0 +1,260 @@
+"""The comparison with other ways: what is compared is the same, and a wrong answer is caught. Nothing is timed here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import history
+from benchmarks.peers import __main__ as harness
+from benchmarks.peers import job as jobs
+from benchmarks.peers import making, registry, running, tables
+from benchmarks.peers.oracle_cache import Reference, digest
+from benchmarks.peers.records import Key, Records
+
+pytestmark = pytest.mark.reproduction
+torch = pytest.importorskip("torch", reason="the script is PyTorch's; pip install 'nfk[torch]' to compare")
+
+
+def job_of(name: str, count: int = 3, **settings) -> jobs.Job:
+    """Random examples and, where the weights are trained ones, random weights of the same shapes."""
+    from benchmarks.peers import torch_networks
+
+    rng, network = np.random.default_rng(0), making.NETWORKS[name]
+    images = {"lenet5": (1, 32, 32)}.get(name, (3, 32, 32))
+    examples = rng.standard_normal((count, *images)).astype(np.float32)
+    if name == "transformer":
+        examples = rng.integers(0, 65, (count, 65)).astype(np.int32)
+    module = torch_networks.NETWORKS[name]()
+    shapes = {key: leaf.shape for key, leaf in module.state_dict().items() if not key.endswith("tracked")}
+    made = {
+        key: making.normal(rng, *shape) if len(shape) > 1 else (1 + 0.3 * rng.standard_normal(shape)).astype(np.float32)
+        for key, shape in shapes.items()
+    }
+    tensors = made if name in ("lenet5", "wrn-16-2") else network.weights()
+    tensors = {key: np.abs(leaf) + 0.5 if key.endswith("running_var") else leaf for key, leaf in tensors.items()}
+    return jobs.Job(
+        jobs.Settings(name, network.family, centred=network.centred, **settings),
+        weights={key: leaf for key, leaf in tensors.items() if "running" not in key},
+        buffers={key: leaf for key, leaf in tensors.items() if "running" in key},
+        examples=examples,
+        samples=examples[:2] if network.sampled else None,
+    )
+
+
+def tiny_critic(kernel: str = "fisher") -> jobs.Job:
+    rng = np.random.default_rng(1)
+    images = rng.standard_normal((12, 3, 32, 32)).astype(np.float32)
+    settings = jobs.Settings("critic", "gan", kernel, rank=4)
+    return jobs.Job(settings, making.critic_weights(), images[:6], samples=images[6:])
+
+
+@pytest.mark.parametrize("name", list(making.NETWORKS))
+def test_the_networks_give_the_same_scores_in_jax_and_in_torch(name):
+    from benchmarks.peers import jax_networks, torch_networks
+
+    job = job_of(name)
+    module = torch_networks.module(job)
+    with torch.no_grad():
+        expected = torch_networks.scores(job.settings.family, module(torch_networks.examples(job))).numpy()
+    score, params = jax_networks.score(job), jax_networks.params(job)
+    found = jax.vmap(lambda x: score(params, x))(jax_networks.examples(job))
+    np.testing.assert_allclose(found, expected, rtol=2e-4)
+    assert np.ptp(expected) > 1e-3 * np.abs(expected).max(), "scores that do not differ prove nothing"
+    assert job.parameters == sum(leaf.numel() for leaf in module.parameters())
+
+
+def test_the_critic_is_that_of_the_design():
+    assert sum(leaf.size for leaf in making.critic_weights().values()) == 613_761
+
+
+@pytest.mark.parametrize("name", ["critic", "wrn-16-2", "transformer"])
+def test_a_job_comes_back_from_its_file(name, tmp_path):
+    job = job_of(name, rank=7, tol=0.03)
+    jobs.write(job, tmp_path / "job.npz")
+    back = jobs.read(tmp_path / "job.npz")
+    assert back.settings == job.settings
+    assert digest(back) == digest(job)
+    assert digest(replace(job, examples=job.examples[::-1])) != digest(job)
+
+
+@pytest.mark.parametrize("kernel", ["fisher", "plain"])
+def test_the_oracle_is_the_dense_definition(kernel):
+    """Against `nfk.kernel` on the JAX network: another framework, another code."""
+    import nfk
+    from benchmarks.peers import jax_networks, oracle
+
+    job = replace(tiny_critic(kernel), samples=None)
+    found = oracle.top(oracle.gram(job, torch.float64))
+    options = {} if kernel == "fisher" else {"fisher": "identity", "centred": False}
+    model = nfk.gan(jax_networks.apply(job), jax_networks.params(job), expectation="data", **options)
+    expected = np.linalg.eigvalsh(nfk.gram(model, jax_networks.examples(job)))[::-1]
+    np.testing.assert_allclose(found[:4], expected[:4], rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [6, 4])
+def test_the_script_agrees_with_the_oracle_kept_and_in_tiles(rows, monkeypatch):
+    from benchmarks.peers import oracle
+    from benchmarks.peers.contestants import script, script_tiles
+    from benchmarks.peers.measure import Stopwatch
+
+    job = tiny_critic()
+    monkeypatch.setattr(script, "free_bytes", lambda: 2 * 4 * job.parameters * rows + 8)
+    monkeypatch.setattr(script, "SMALLEST", 4)
+    monkeypatch.setattr(script_tiles, "FEW", 1)
+    answer = script.prepare(job)(Stopwatch())
+    exact = Reference(oracle.top(oracle.gram(job, torch.float64)))
+    assert answer.facts["rows_kept"] == rows
+    assert exact.error(answer.eigenvalues) < 1e-3
+
+
+def test_a_wrong_contestant_is_caught():
+    exact = Reference(np.array([4.0, 2.0, 1.0]))
+    assert exact.error(np.array([4.0, 2.0, 1.0])) == 0
+    assert exact.error(np.array([4.0, 2.0, 0.5])) == pytest.approx(0.5)
+    assert exact.error(np.array([4.0, 1.0])) == pytest.approx(0.5), "one that skips an eigenvalue"
+    records, key = Records(), Key("critic", 64, "fisher", 3, "idle")
+    records.add(key, "nfk", 0, {"status": "done", "seconds": 1.0, "eigenvalues": [4.0, 2.0, 0.5]}, exact, {})
+    assert records.rows[0]["worst_relative_error"] == pytest.approx(0.5)
+    assert "eigenvalues" not in records.rows[0]
+
+
+def measurement(
+    contestant: str, seconds: float | None, status: str = "done", error: float | None = 1e-6, **more
+) -> dict:
+    return {
+        "network": "critic", "kernel": "fisher", "condition": "idle", "examples": 1024, "rank": 32, "round": 0,
+        "parameters": 613_761, "contestant": contestant, "status": status, "seconds": seconds, "peak_bytes": 2e9,
+        "worst_relative_error": error, "error_of_float32_gradients": 1e-7, "budget_seconds": 600.0, **more,
+    }  # fmt: skip
+
+
+def results(*rows: dict) -> dict:
+    return {"environment": {"processor": "P", "cores": 2, "memory_bytes": 24e9, "seed": 0}, "measurements": list(rows)}
+
+
+def test_the_table_says_who_was_stopped_who_failed_and_who_was_first():
+    floor = {"gradient_seconds": 1e-3, "flop_per_second": 1e12}
+    text = tables.summary(
+        results(
+            *(measurement("script", seconds, round=index) for index, seconds in enumerate((8.0, 9.0, 30.0))),
+            measurement("nfk", 4.0),
+            measurement("paper", None, "projected", None, projected_seconds=1234.0),
+            measurement("curvlinops", None, "over budget", None),
+            measurement("matfree", None, "failed", None, reason="out of memory"),
+            measurement("floor-torch", 1.0, error=None, facts=floor),
+        )
+    )
+    assert "| 9.0 s, 1e-06, 2.0 GB |" in text, "a median"
+    assert "| **4.0 s**, 1e-06, 2.0 GB |" in text
+    assert "at least 1,234 s, projected" in text
+    assert "over 600 s" in text
+    assert "does not run" in text
+    work = min(1024**2 * 613_761, 4 * 1024 * 613_761 * (3 * 32 + 16)) / 1e12
+    assert f"| *the floor* |  | {1e-3 * (1024 + 256) + work:.1f} s, 2.0 GB |" not in text
+    assert f"| *the floor* |  | {1e-3 * (1024 + 256) + work:.1f} s |" in text
+
+
+def test_the_short_table_has_the_largest_size_and_the_fastest_library():
+    text = tables.short(
+        results(
+            measurement("nfk", 1.0, examples=512),
+            measurement("nfk", 4.0),
+            measurement("script", 9.0),
+            measurement("matfree", 20.0),
+            measurement("curvlinops", 30.0),
+            measurement("nfk", 7.0, condition="busy"),
+        )
+    )
+    assert "| critic, 1,024, 32 | 4.0 s, 1e-06 | 9.0 s, 1e-06 | matfree: 20.0 s, 1e-06 |" in text
+    assert len(text.splitlines()) == 3, "a head and one line"
+    stopped = tables.short(results(measurement("nfk", 4.0), measurement("matfree", None, "over budget", None)))
+    assert "| critic, 1,024, 32 | 4.0 s, 1e-06 | - | matfree: over 600 s |" in stopped
+    assert tables.short({}) == ""
+
+
+def test_seconds_to_an_error_count_only_what_reached_it():
+    loose, tight = measurement("nfk@0.03", 2.0, error=1e-4), measurement("nfk", 5.0, error=1e-8)
+    text = tables.times_to_error(results(loose, tight, measurement("script", 1.0, error=0.1)))
+    assert "| nfk | 2.0 s / 5.0 s |" in text
+    assert "| PyTorch script | not reached / not reached |" in text
+
+
+def test_busy_over_idle():
+    text = tables.busy(results(measurement("nfk", 2.0), measurement("nfk", 5.0, condition="busy")))
+    assert "| 2.0 s | 5.0 s | 2.5 |" in text
+
+
+def test_a_table_without_measurements_says_so():
+    for table in (tables.summary, tables.times_to_error, tables.embeddings, tables.busy, history.table):
+        assert "Not measured yet" in table({})
+
+
+def test_records_resume_and_do_not_retry_what_was_over_the_budget(tmp_path):
+    records, key, reference = (
+        Records(environment={"cores": 2}),
+        Key("critic", 64, "fisher", 3, "idle"),
+        Reference(np.ones(3)),
+    )
+    records.add(key, "script", 0, {"status": "over budget"}, reference, {})
+    records.add(key, "nfk", 0, {"status": "done", "seconds": 1.0, "eigenvalues": [1, 1, 1]}, reference, {})
+    records.write(tmp_path / "peers.json")
+    back = Records.read(tmp_path / "peers.json")
+    assert back == records
+    assert back.has(key, "nfk", 0)
+    assert not back.has(key, "nfk", 1)
+    larger = replace(key, examples=128)
+    assert back.is_over(larger, "script")
+    assert not back.is_over(larger, "nfk")
+    assert not back.is_over(replace(key, rank=1), "script")
+
+
+def test_a_contestant_over_its_budget_is_stopped_and_one_that_fails_is_reported(monkeypatch):
+    monkeypatch.setattr(running, "python", lambda *_: Path(sys.executable))
+    condition, folder = running.Condition(), Path()
+    slow = running.run("nfk", ["timeit", "-n1", "-r1", "import time; time.sleep(60)"], 0.5, condition, folder)
+    assert slow["status"] == "over budget"
+    assert slow["wall_seconds"] < 30
+    failed = running.run("nfk", ["benchmarks.peers.no_such_module"], 60, condition, folder)
+    assert failed["status"] == "failed"
+    assert "no_such_module" in failed["reason"]
+
+
+def test_only_those_that_know_no_other_kernel_make_the_plain_one_run():
+    assert harness.by_kernel(["script", "nfk", "floor-jax"]) == {"fisher": ["script", "nfk", "floor-jax"]}
+    both = harness.by_kernel(["script", "nfk", "matfree", "nngeometry"])
+    assert both == {"fisher": ["script", "nfk", "matfree"], "plain": ["script", "nfk", "nngeometry"]}
+
+
+def test_every_contestant_has_a_program_an_environment_and_counted_lines():
+    for name, contestant in registry.REGISTRY.items():
+        assert contestant.environment in registry.ENVIRONMENTS
+        assert (registry.CONTESTANTS / f"{contestant.program}.py").exists()
+        assert name.startswith("floor") or name == "paper" or contestant.lines > 0
+    assert registry.REGISTRY["nfk"].lines == 3
+    source = "a\n# user: begin\nb = 1\n\n# why\nwatch.lap('x')\n# user: end\nc\n# user: begin\nd\n# user: end\n"
+    assert registry.lines_of_user(source) == 2
+
+
+def test_torch_is_never_left_to_another_package():
+    for packages in registry.ENVIRONMENTS.values():
+        assert not any(package.startswith("torch") for package in packages if package != registry.TORCH)
+
+
+def test_the_history_names_what_became_slower():
+    before = {"version": "1", "ratios": {"nfk, a": 0.5, "nfk, b": 0.5}}
+    now = {"version": "2", "ratios": {"nfk, a": 0.7, "nfk, b": 0.55}}
+    assert history.slower([before, now]) == ["nfk, a: 0.70 times the script, 0.50 in 1"]
+    assert "| nfk, a | 0.50 | 0.70 |" in history.table([before, now])
+
+
+def test_the_history_on_disk_is_that_of_the_command():
+    if history.HISTORY.exists():
+        for entry in json.loads(history.HISTORY.read_text()):
+            assert entry.keys() >= {"version", "date", "rounds", "ratios"}
