@@ -24,10 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from flax import nnx
-from nfk.lab.networks.classifiers import LeNet5
-from nfk.lab.networks.gans import DCGANCritic
-from nfk.lab.networks.vaes import ConvVAE
-from nfk.lab.networks.wide_resnet import WideResNet
 
 import nfk
 from nfk.model import Model, split_key
@@ -35,6 +31,10 @@ from nfk.planning.batches import UNROLLED, suitable_batching
 from nfk.planning.problem import Problem
 from nfk.spaces import HOST
 from nfk.stream import Examples
+from reproduction.networks.classifiers import LeNet5
+from reproduction.networks.gans import DCGANCritic
+from reproduction.networks.vaes import ConvVAE
+from reproduction.networks.wide_resnet import WideResNet
 
 SEED = 0
 BATCHES = (4, 8, 16, 32, 64)

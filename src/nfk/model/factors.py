@@ -23,7 +23,7 @@ from typing import Any
 import jax
 
 from nfk.model.patches import is_convolution, is_transposed, sides, window_of
-from nfk.model.program import Jaxpr, JaxprEqn, Literal, Var, as_it_stands, evaluated, flat
+from nfk.model.program import Jaxpr, JaxprEqn, Literal, Var, array_of, as_it_stands, evaluated, flat
 
 VIEWS = ("reshape", "transpose", "squeeze", "rev", "copy")  # the same numbers in another order
 
@@ -53,7 +53,7 @@ class Layer:
             other = other.transpose(*free, *contracted[1 - self.side])
             first = derivative.reshape(*((self.positions, -1) if self.side == 1 else (-1, self.positions)))
             return other.reshape(self.positions, -1), first if self.side == 1 else first.T
-        shape = self.equation.invars[1].aval.shape
+        shape = array_of(self.equation.invars[1]).shape
         seen, beside = sides(other, derivative, shape, params)
         examples, window, channels = seen.shape[:3]
         seen = seen.reshape(examples, window * channels, -1).swapaxes(1, 2).reshape(self.positions, -1)
@@ -84,7 +84,7 @@ def split_gradients(
         results = evaluated(closed.jaxpr, closed.consts, inputs, _shifted(layers, shifts, met))
         return results[0].reshape(outputs), [met[place] for place in range(len(layers))]
 
-    zeros = [jax.numpy.zeros(v.shape, v.dtype) for v in (layer.equation.outvars[0].aval for layer in layers)]
+    zeros = [jax.numpy.zeros(v.shape, v.dtype) for v in (array_of(layer.equation.outvars[0]) for layer in layers)]
     (gradients, derivatives), met = jax.jacrev(scores, argnums=(0, 1), has_aux=True)(rest, zeros)
     flattened = {index: leaf.reshape(outputs, -1) for index, leaf in gradients.items()}
     triples = zip(layers, met, derivatives, strict=True)
@@ -138,7 +138,12 @@ def _layer(leaf: int, variable: Var, uses: dict) -> Layer | None:
     equation, side = places[0]
     if equation.primitive.name in VIEWS:
         return _layer(leaf, equation.outvars[0], uses)
-    if len({atom.aval.dtype for atom in (*equation.invars, *equation.outvars) if hasattr(atom.aval, "dtype")}) != 1:
+    if (
+        len(
+            {array_of(atom).dtype for atom in (*equation.invars, *equation.outvars) if hasattr(array_of(atom), "dtype")}
+        )
+        != 1
+    ):
         return None
     if equation.primitive.name == "dot_general":
         return _dense(leaf, equation, side)
@@ -149,15 +154,15 @@ def _dense(leaf: int, equation: JaxprEqn, side: int) -> Layer | None:
     contracted, batched = equation.params["dimension_numbers"]
     if batched[0]:
         return None
-    weight, other = equation.invars[side].aval, equation.invars[1 - side].aval
+    weight, other = array_of(equation.invars[side]), array_of(equation.invars[1 - side])
     inputs = prod(weight.shape[axis] for axis in contracted[side])
     return Layer(leaf, equation, side, other.size // inputs, inputs, weight.size // inputs)
 
 
 def _convolution(leaf: int, equation: JaxprEqn) -> Layer:
-    numbers, (x, w), y = equation.params["dimension_numbers"], equation.invars, equation.outvars[0].aval
-    channels, features = (w.aval.shape[numbers.rhs_spec[axis]] for axis in (1, 0))
+    numbers, (x, w), y = equation.params["dimension_numbers"], equation.invars, array_of(equation.outvars[0])
+    channels, features = (array_of(w).shape[numbers.rhs_spec[axis]] for axis in (1, 0))
     window = window_of(equation)
     if is_transposed(equation.params):
-        return Layer(leaf, equation, 1, x.aval.size // channels, channels, window * features)
+        return Layer(leaf, equation, 1, array_of(x).size // channels, channels, window * features)
     return Layer(leaf, equation, 1, y.size // features, window * channels, features)

@@ -5,9 +5,9 @@
 
 XLA computes y and the derivative in x for a whole batch at once, as it shares w. Its derivative in w is a sum over the
 batch; under vmap, which asks for one per example, it becomes a convolution with as many groups as examples, and that is
-slow on a CPU. A matrix product per example is not: with it, per-example gradients of a critic of 0.6 million parameters
-take 1.15 to 1.2 plain batch gradients, against 2.3 under vmap and 1.35 for examples written out one after another.
-`results/gradients.json` has the measurements.
+slow on a CPU. A matrix product per example is not: per-example gradients of a critic of 0.6 million parameters, four at
+a time, took 1.17 plain batch gradients, against 1.67 under vmap and 1.46 for examples written out one after another
+(`results/gradients.json`, a quick run on a busy machine).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nfk.model.program import Computation, Jaxpr, JaxprEqn, as_it_stands, equations, rewritten
+from nfk.model.program import Computation, Jaxpr, JaxprEqn, array_of, as_it_stands, equations, rewritten
 
 
 def with_patches(function: Callable) -> Callable:
@@ -39,7 +39,7 @@ def is_convolution(equation: JaxprEqn) -> bool:
         return False
     params, arrays = equation.params, (*equation.invars, *equation.outvars)
     grouped = params["feature_group_count"] * params["batch_group_count"] > 1
-    return not grouped and len({variable.aval.dtype for variable in arrays}) == 1
+    return not grouped and len({array_of(variable).dtype for variable in arrays}) == 1
 
 
 def _by_patches(equation: JaxprEqn) -> Computation | None:
@@ -129,7 +129,7 @@ def is_transposed(params: dict) -> bool:
 
 
 def window_of(equation: JaxprEqn) -> int:
-    shape = equation.invars[1].aval.shape
+    shape = array_of(equation.invars[1]).shape
     size = 1
     for axis in equation.params["dimension_numbers"].rhs_spec[2:]:
         size *= shape[axis]
@@ -138,7 +138,11 @@ def window_of(equation: JaxprEqn) -> int:
 
 def _smaller_side(equation: JaxprEqn) -> int:
     """Bytes of patches for one offset of the window."""
-    (x, w), y, params = (variable.aval for variable in equation.invars), equation.outvars[0].aval, equation.params
+    (x, w), y, params = (
+        (array_of(variable) for variable in equation.invars),
+        array_of(equation.outvars[0]),
+        equation.params,
+    )
     numbers = params["dimension_numbers"]
     if is_transposed(params):
         return x.size // x.shape[numbers.lhs_spec[1]] * w.shape[numbers.rhs_spec[0]] * x.dtype.itemsize

@@ -25,7 +25,8 @@ from jax.extend.core import (
 )
 
 __all__ = [
-    "Computation", "Jaxpr", "JaxprEqn", "Literal", "Var", "as_it_stands", "equations", "evaluated", "flat", "rewritten",
+    "Computation", "Jaxpr", "JaxprEqn", "Literal", "Var", "array_of", "as_it_stands", "equations", "evaluated", "flat",
+    "rewritten",
 ]  # fmt: skip
 
 Computation = Callable[..., Sequence]  # the results of an equation, from the values of its operands
@@ -71,6 +72,11 @@ def equations(program: Jaxpr) -> Iterator[JaxprEqn]:
                 yield from equations(inner)
 
 
+def array_of(atom: Any) -> Any:
+    """Shape, size and dtype of a variable."""
+    return atom.aval
+
+
 def as_it_stands(equation: JaxprEqn) -> Computation:
     """One equation, evaluated by JAX."""
     inputs = list(dict.fromkeys(atom for atom in equation.invars if not isinstance(atom, Literal)))
@@ -97,8 +103,8 @@ def _entered(equation: JaxprEqn, rule: Rule) -> Computation | None:
 
 
 def _enter(program: ClosedJaxpr | Jaxpr, rule: Rule) -> Computation:
-    constants = getattr(program, "consts", ())
-    return lambda *values: evaluated(getattr(program, "jaxpr", program), constants, values, rule)
+    closed = program if isinstance(program, ClosedJaxpr) else ClosedJaxpr(program, ())
+    return lambda *values: evaluated(closed.jaxpr, closed.consts, values, rule)
 
 
 def _enter_call(params: dict, rule: Rule) -> Computation:

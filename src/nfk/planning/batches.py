@@ -59,8 +59,8 @@ def example_bytes(p: Problem, batching: Batching) -> int:
 def suitable_batching(p: Problem, space: Space) -> tuple[Batching, int]:
     """How a microbatch is differentiated, and how many examples suit it: the one place where that is chosen.
 
-    Measured on a CPU (`results/gradients.json`): patches are the fastest for convolutions, as long as they stay off
-    fresh pages; a network too large for that has its examples written out one after another.
+    On a CPU patches are the fastest for the critics in `results/gradients.json` and about equal to vmap for LeNet-5, as
+    long as they stay off fresh pages; a network too large for that has its examples written out one after another.
     """
     if space is not HOST:
         return "vmap", max(CHUNK_ROWS // p.outputs, 1)
