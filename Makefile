@@ -61,7 +61,7 @@ bench-quick: $(VENV)/ready
 
 docs: $(VENV)/ready-test
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[docs]' torch==2.13.0
-	$(RUN) -m sphinx --fail-on-warning --keep-going --quiet -b html -d docs/_build/doctrees docs docs/_build/html
+	$(RUN) -m sphinx --fail-on-warning --keep-going --quiet --fresh-env --write-all -d docs/_build/doctrees docs docs/_build/html
 	@echo "docs/_build/html/index.html: open it in a browser"
 
 lint: $(VENV)/ready-test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -11,25 +12,33 @@ import pytest
 from registry import mlp, mlp_params
 
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 
 
 def blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
 
 
-reproduction = [pytest.param(name, marks=pytest.mark.reproduction) for name in ("docs/families.md", "docs/tasks.md")]
+OF_REPRODUCTION = ("docs/families.md", "docs/tasks.md")  # they use reproduction/, as docs/data.md does, which downloads
+PAGES = sorted(
+    name
+    for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
+    if (name := path.relative_to(ROOT).as_posix()) != "docs/data.md" and blocks(path)
+)
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "docs/guide.md", "docs/scale.md", "docs/bridges.md", "docs/report.md", *reproduction]
+    "name",
+    [pytest.param(name, marks=pytest.mark.reproduction) if name in OF_REPRODUCTION else name for name in PAGES],
 )
 def test_python_in_the_documentation_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X = np.random.default_rng(0).standard_normal((200, 30)).astype("float32")
     names = {"X": X, "X_new": X[:7], "params": mlp_params(np.float32, 30, 40, 5), "apply": mlp}
     for block in blocks(ROOT / name):
-        if "torch" in block:
-            pytest.importorskip("torch", reason="the blocks on PyTorch; pip install 'nfk[torch]' to run them")
+        for package in ("torch", "transformers", "flax", "equinox"):
+            if package in block:
+                pytest.importorskip(package, reason=f"the blocks on {package}; pip install it to run them")
         exec(compile(block, name, "exec"), names)
 
 
@@ -87,8 +96,44 @@ def test_the_claims_of_the_readme_hold_in_the_results():
     assert results["scaling"]["largest_over_smallest_memory"] <= 1.1
 
 
+def test_the_figures_of_the_text_are_those_of_the_tables():
+    """Figures that are told in words stand in the generated tables, too: results that change are told anew."""
+    tables = "".join(
+        part
+        for name in (*OF_REPRODUCTION, "docs/results.md")
+        for part in re.findall(r"<!-- results:.*?<!-- /results", (ROOT / name).read_text(), re.DOTALL)
+    )
+    for name in ("docs/when-to-use.md", "docs/howto/distillation.md"):
+        told = re.findall(r"\d+\.\d+", (ROOT / name).read_text())
+        assert told
+        assert set(told) <= set(re.findall(r"\d+\.\d+", tables)), name
+
+
+def test_the_accuracies_of_the_readme_are_those_of_the_results():
+    rows = json.loads((ROOT / "results" / "tasks" / "few_labels.json").read_text())
+    found = {row["method"]: 100 * row["mean"] for row in rows if row["labels"] == 250}
+    told = [found[name] for name in ("Fisher embedding, 128", "activations of the critic", "pixels")]
+    assert "250 labels give {:.0f} % on MNIST, its activations {:.0f} %, pixels {:.0f} %".format(*told) in README
+
+
+def test_commands_in_the_documentation_exist():
+    from nfk.cli.app import COMMANDS
+    from nfk.cli.reading import Reading
+
+    lines = re.findall(r"^nfk (\w+)(.*)$", (ROOT / "docs/howto/command-line.md").read_text(), re.MULTILINE)
+    assert len(lines) > 4
+    for command, rest in lines:
+        options = {*inspect.signature(COMMANDS[command]).parameters, *Reading.__annotations__, "json"}
+        assert {name.replace("-", "_") for name in re.findall(r"--([\w-]+)", rest)} <= options, command
+
+
+def test_the_readme_is_short():
+    words = [word for word in README.split() if re.search("[a-zA-Z]", word)]
+    assert len(words) < 600
+
+
 def test_links_in_the_documentation_lead_somewhere():
-    for name in ("README.md", "CONTRIBUTING.md", *(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))):
+    for name in ("README.md", "CONTRIBUTING.md", *(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))):
         for target in re.findall(r"\]\(([^)#]+)\)|src=\"([^\"]+)\"", (ROOT / name).read_text()):
             target = "".join(target)
             if "://" not in target:

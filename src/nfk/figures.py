@@ -33,7 +33,12 @@ class Fitted(Protocol):
 
 
 def spectrum(fitted: Fitted, axes: Sequence[Axes] | None = None) -> tuple[Axes, Axes]:
-    """Eigenvalues with their error bounds, and the share of all variance that the first k explain."""
+    """Eigenvalues with their error bounds, and the share of all variance that the first k explain.
+
+    Args:
+        fitted: an embedding, or a run.
+        axes: two axes to draw on; new ones by default.
+    """
     left, right = _pyplot().subplots(1, 2, figsize=(9.5, 3.6), layout="constrained")[1] if axes is None else axes
     k = np.arange(1, fitted.rank + 1)
     left.loglog(k, fitted.eigenvalues, color=INK, lw=1.8)
@@ -56,7 +61,13 @@ def spectrum(fitted: Fitted, axes: Sequence[Axes] | None = None) -> tuple[Axes, 
 
 
 def embedding_map(E: Any, labels: Any = None, axes: Axes | None = None) -> Axes:
-    """The examples of an embedding (n, k) in the plane of `nfk.tasks.plane`, a colour for each label."""
+    """The examples of an embedding (n, k) in the plane of `nfk.tasks.plane`, a colour for each label.
+
+    Args:
+        E: an embedding, (n, k).
+        labels: one for each example.
+        axes: to draw on; new ones by default.
+    """
     axes = _pyplot().subplots(figsize=(6, 5), layout="constrained")[1] if axes is None else axes
     found = plane(E)
     x, y = found.positions.T
@@ -80,6 +91,13 @@ def leading_images(
     """For each of the first components, the images with the largest and the most negative projections on it.
 
     `axes` is a grid of (components, 2 shown + 1); the column in the middle stays empty.
+
+    Args:
+        E: an embedding, (n, k).
+        images: those of its examples, in [0, 1].
+        components: how many to show.
+        shown: images at each end.
+        axes: a grid of (components, 2 shown + 1); new ones by default.
     """
     components = min(components, E.shape[1])
     if axes is None:

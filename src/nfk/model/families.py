@@ -85,12 +85,13 @@ def classifier(
         params: the trained parameters, a pytree of arrays.
         sample: `sample(key, n) -> n examples` of the model; moments are then over them, else over the data.
         options: those of every constructor:
-            `centred`: subtract the mean gradient.
-            `fisher`: "diagonal", or "identity" for the kernel without normalisation.
-            `expectation`: moments over samples of the "model" or over the "data".
-            `samples`: how many model samples the expectations use (4096).
-            `damping`: added to the Fisher information, relative to its mean (1e-4).
-            `parameters`: which take part: a glob on paths such as "dense/*", several, or a function of the path.
+
+            - `centred`: subtract the mean gradient.
+            - `fisher`: "diagonal", or "identity" for the kernel without normalisation.
+            - `expectation`: moments over samples of the "model" or over the "data".
+            - `samples`: how many model samples the expectations use (4096).
+            - `damping`: added to the Fisher information, relative to its mean (1e-4).
+            - `parameters`: which take part: a glob on paths such as "dense/*", several, or a function of the path.
     """
     return _build("classifier", FreeEnergy(apply), params, sample, {"centred": True}, options)
 
@@ -140,10 +141,10 @@ def vae(
 ) -> Model:
     """score(x) = ELBO(x) or another bound; not centred, since E[grad log p] = 0 for a likelihood.
 
-    Every example gets the same key, so that two examples differ by what
-    they are and not by their noise; an example has the same embedding in any batch. With `common_noise=False` the key
-    depends on the example (and on it alone): entries of the kernel between two examples are then unbiased, but
-    independent noise drowns them where the ELBO of a single draw is noisy.
+    Every example gets the same key, so that two examples differ by what they are and not by their noise; an example has
+    the same embedding in any batch. With `common_noise=False` the key depends on the example (and on it alone): entries
+    of the kernel between two examples are then unbiased, but independent noise drowns them where the ELBO of a single
+    draw is noisy.
 
     Args:
         elbo: `elbo(params, example, key) -> scalar` in nats: the ELBO, or `nfk.importance_weighted`.
@@ -175,8 +176,7 @@ def network(
 ) -> Model:
     """The empirical neural tangent kernel: one row per output, no mean, Fisher = identity.
 
-    Rows run output by output within an example, so a fit
-    costs `outputs` gradients per example.
+    Rows run output by output within an example, so a fit costs `outputs` gradients per example.
 
     Args:
         apply: `apply(params, example)` -> a vector of outputs, or a scalar.

@@ -21,7 +21,11 @@ class Plane(Shown):
 
 
 def plane(features: Any) -> Plane:
-    """PCA of the rows, each scaled to length one: what the cosine between two examples sees, in two dimensions."""
+    """PCA of the rows, each scaled to length one: what the cosine between two examples sees, in two dimensions.
+
+    Args:
+        features: (n, d).
+    """
     features = as_features("features", features).astype(np.float64)
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     directions = features / np.where(lengths > 0, lengths, 1)

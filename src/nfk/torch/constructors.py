@@ -71,6 +71,11 @@ def language_model(module: nn.Module, *, sample: Sampler | None = None, **option
     of tokens, or the dict of a tokenizer ({"input_ids": ..., "attention_mask": ...}); padding, left or right, changes
     nothing (a module of your own sees the tokens alone, so pad it on the right). Above `LARGE` parameters the tables of
     words take no part: their gradients mostly tell which rare words an example has. `parameters="*"` takes them in.
+
+    Args:
+        module: a trained causal language model, in eval mode.
+        sample: `sample(seed, n) -> n examples` of the model; without it, moments are over the data.
+        options: as for `classifier`.
     """
     return _build("language_model", module, Plain(_log_likelihood), sample, {"centred": False}, options)
 
@@ -82,7 +87,13 @@ def encoder(
 
     `pooled(module, example) -> h`, a vector; by default the last hidden states, their mean over the tokens that are not
     padding. Its gradient is -J' h, the directions in which the parameters would shorten the embedding. Choose a late
-    layer: `parameters="encoder/layer/5/*"` did best on sentences. Tables of words as for `language_model`.
+    layer: `parameters="encoder/layer/5/*"`, say, the last of MiniLM. Tables of words as for `language_model`.
+
+    Args:
+        module: a trained encoder, in eval mode.
+        pooled: `pooled(module, example) -> h`, a vector; by default the mean of the last hidden states.
+        sample: `sample(seed, n) -> n examples`; without it, moments are over the data.
+        options: as for `classifier`.
     """
     energy_function = _spread if pooled is None else HalfSquare(pooled)
     return _build("encoder", module, Plain(energy_function, "negative"), sample, {"centred": True}, options)
@@ -105,6 +116,15 @@ def diffusion(
     The sum is that over `times` of the steps, evenly spread, with one draw of noise each, the same draws for every
     example unless `common_noise=False`; `shape` is that of an example. Terms without parameters are left out. A
     gradient costs `times` evaluations.
+
+    Args:
+        module: a trained denoiser, in eval mode.
+        schedule: a_1, ..., a_T, or a scheduler that has them as `alphas_cumprod`.
+        shape: that of one example.
+        times: how many steps of the schedule are taken.
+        sample: `sample(seed, n) -> n examples` of the model; without it, moments are over the data.
+        common_noise: the same noise for all examples, or (False) noise from each example's own bits.
+        options: as for `classifier`.
     """
     score = Denoising(module_output, _schedule(schedule), times)
     noise = "common" if common_noise else "own"
