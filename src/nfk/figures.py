@@ -28,8 +28,8 @@ class Fitted(Protocol):
     def eigenvalues(self) -> np.ndarray: ...
     @property
     def explained_variance_ratio(self) -> np.ndarray: ...
-
-    residuals: np.ndarray
+    @property
+    def residuals(self) -> np.ndarray: ...
 
 
 def spectrum(fitted: Fitted, axes: Sequence[Axes] | None = None) -> tuple[Axes, Axes]:

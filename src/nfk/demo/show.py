@@ -51,7 +51,10 @@ def show(output: Path = Path("demo"), rank: int = 64, seed: int = 0) -> Embeddin
     seconds = time.perf_counter() - started
     spec = Spec("digits-lenet", "digits", rank, seed, seconds, "nfk demo")
     pixels = np.round(255 * train.images).astype(np.uint8)
-    run = write_run(output / "run", embedding, spec=spec, labels=train.labels, examples=pixels)
+    with console.status("looking for unusual digits ..."):
+        squares = embedding.decompose(train.images).total
+    given = {"labels": train.labels, "examples": pixels, "squares": squares}
+    run = write_run(output / "run", embedding, spec=spec, **given)
     with console.status("probing ..."):
         worth = measure(embedding, train, test, seed)
     console.print(_table(embedding, worth, seconds))
