@@ -68,5 +68,7 @@ def test_where_arrays_live_is_known_in_one_place():
 
 
 def test_only_public_jax_is_used():
+    """`jax.extend` is public but moves faster than the rest: one module uses it, which rewrites traced programs."""
     for path in SOURCE.rglob("*.py"):
-        assert not re.search(r"jax\._src|jax\.interpreters|jax\.core", path.read_text()), path
+        found = set(re.findall(r"jax\._src|jax\.interpreters|jax\.core|jax\.extend", path.read_text()))
+        assert found <= ({"jax.extend"} if path == SOURCE / "model" / "program.py" else set()), path

@@ -30,7 +30,7 @@ def save_tokenizer(folder):
 
 @pytest.fixture
 def folder(here):
-    """A GPT-2 of two small layers in `gpt`, a BERT classifier in `bert`, twelve texts in `films.txt`."""
+    """A GPT-2 of two small layers in `gpt`, BERT as a classifier and alone in `bert` and `encoder`, and `films.txt`."""
     torch.manual_seed(0)
     sizes = {"vocab_size": len(WORDS), "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     gpt = transformers.GPT2Config(n_embd=8, n_layer=2, n_head=2, n_positions=32, **sizes)
@@ -40,7 +40,8 @@ def folder(here):
         max_position_embeddings=32,
     )  # fmt: skip
     transformers.BertForSequenceClassification(bert).save_pretrained("bert")
-    for name in ("gpt", "bert"):
+    transformers.BertModel(bert).save_pretrained("encoder")
+    for name in ("gpt", "bert", "encoder"):
         save_tokenizer(here / name)
     (here / "films.txt").write_text("\n".join(TEXTS) + "\n")
     return here
@@ -67,12 +68,12 @@ def test_the_score_of_a_language_model_is_its_log_likelihood_whatever_the_paddin
         assert float(np.asarray(model.network.evaluate(example, None))) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gpt", "bert"])
-def test_from_texts_to_an_embedding(name, folder, nfk_command):
+@pytest.mark.parametrize(("name", "kind"), [("gpt", "language_model"), ("bert", "classifier"), ("encoder", "encoder")])
+def test_from_texts_to_an_embedding(name, kind, folder, nfk_command):
     done = nfk_command("fit", name, "films.txt", "--rank", 3, "--length", 14)
     assert (done.code, done.err) == (0, "")
     run = read_run("run")
-    assert run.examples == TEXTS
+    assert (run.examples, run.family) == (TEXTS, f"torch.{kind}")
     assert nfk_command("embed", "run", "films.txt", "-o", "e.npy").code == 0
     np.testing.assert_allclose(np.load("e.npy"), run.embedding, rtol=1e-2, atol=1e-2 * np.abs(run.embedding).max())
 

@@ -39,7 +39,7 @@ class TestModels:
             ("mine.py:number", "mine.py:number is a int: name a function that returns an nfk model"),
             ("damaged.py:model", "damaged.py could not be imported: SyntaxError"),
             ("empty", "empty has no config.json: it is not a model folder"),
-            ("strange", "strange holds Whisper: a classifier or a causal language model is needed"),
+            ("strange", "strange holds Whisper: a classifier, a causal language model or an encoder is needed"),
             ("torn", "torn/config.json is not JSON"),
         ],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import subprocess
 import sys
 import time
 
@@ -32,16 +33,23 @@ def model():
 """
 
 
+# The first terminal that the leader of a session opens is the one whose Ctrl-C it gets.
+OWN = "import os, sys; os.open(os.ttyname(0), os.O_RDWR); os.execv(sys.argv[1], sys.argv[1:])"
+
+
 class Terminal:
     """A program in a pseudo-terminal, and its screen."""
 
     def __init__(self, command: list[str], columns: int = 100, lines: int = 30) -> None:
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
-        self.pid, self._file = pty.fork()
-        if self.pid == 0:
-            os.environ |= {"COLUMNS": str(columns), "LINES": str(lines), "TERM": "xterm-256color"}
-            os.execv(command[0], command)
+        self._file, inside = pty.openpty()
+        size = {"COLUMNS": str(columns), "LINES": str(lines), "TERM": "xterm-256color"}
+        self._program = subprocess.Popen(
+            [sys.executable, "-c", OWN, *command], stdin=inside, stdout=inside, stderr=inside, env=os.environ | size,
+            start_new_session=True,
+        )  # fmt: skip
+        os.close(inside)
         self.seen = ""
 
     def until(self, text: str | None, seconds: float = 60) -> bool:
@@ -65,7 +73,8 @@ class Terminal:
         os.write(self._file, key)
 
     def exit_code(self) -> int:
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        os.close(self._file)
+        return self._program.wait()
 
 
 @pytest.fixture

@@ -53,7 +53,9 @@ def fit(
     options = {
         "rank": rank, "key": key, "memory": memory, "method": method, "tol": tol, "checkpoint": checkpoint,
     }  # fmt: skip
-    command = command_line("fit", model, data, output=output, **_said(options), **reading.to_dict())
+    command = command_line(
+        "fit", model, data, output=output, no_outside=not outside, **_said(options), **reading.to_dict()
+    )
     if not dry_run:
         refuse_existing(output, force)
     network, found = model_named(model), read(data, reading, tokenizer_folder(model))

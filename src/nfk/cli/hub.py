@@ -9,6 +9,12 @@ from typing import Any
 from nfk.cli.refusal import Refused, needs
 from nfk.model import Model
 
+# The end of the name of an architecture, and the function of nfk.torch that reads it; the first that fits.
+KINDS = {
+    "ForSequenceClassification": "classifier", "ForImageClassification": "classifier",
+    "ForCausalLM": "language_model", "LMHeadModel": "language_model", "Model": "encoder",
+}  # fmt: skip
+
 
 def model_in(folder: Path) -> Model:
     path = folder / "config.json"
@@ -23,15 +29,12 @@ def model_in(folder: Path) -> Model:
 
 def _transformers(folder: Path, config: dict[str, Any]) -> Model:
     architecture = (config.get("architectures") or [""])[0]
-    kinds = {
-        "ForSequenceClassification": _of_texts, "ForImageClassification": _of_images,
-        "ForCausalLM": _language_model, "LMHeadModel": _language_model,
-    }  # fmt: skip
-    build = next((build for ending, build in kinds.items() if architecture.endswith(ending)), None)
+    build = next((build for ending, build in KINDS.items() if architecture.endswith(ending)), None)
     if build is None:
         raise Refused(
-            f"{folder} holds {architecture or 'a model without its architecture'}: a classifier or a causal language "
-            "model is needed; for another, write a function that returns an nfk model and name it as FILE.py:FACTORY"
+            f"{folder} holds {architecture or 'a model without its architecture'}: a classifier, a causal language "
+            "model or an encoder is needed; for another, write a function that returns an nfk model and name it as "
+            "FILE.py:FACTORY"
         )
     try:
         import transformers
@@ -44,45 +47,9 @@ def _transformers(folder: Path, config: dict[str, Any]) -> Model:
         module = getattr(transformers, architecture).from_pretrained(folder, **options).eval()
     except Exception as error:
         raise Refused(f"{folder} could not be read by transformers: {error}") from error
-    return build(module)
-
-
-def _of_texts(module: Any) -> Model:
-    """One text after another: the masks of these networks ask for their values, which vectorising forbids."""
     import nfk.torch
 
-    return nfk.torch.classifier(module, _text_logits, vectorised=False)
-
-
-def _text_logits(module: Any, example: Any) -> Any:
-    return module(**{name: part[None] for name, part in example.items()}).logits[0]
-
-
-def _of_images(module: Any) -> Model:
-    import nfk.torch
-
-    return nfk.torch.classifier(module, lambda module, image: module(pixel_values=image[None]).logits[0])
-
-
-def _language_model(module: Any) -> Model:
-    import nfk.torch
-
-    return nfk.torch.density(module, _log_probability)
-
-
-def _log_probability(module: Any, example: Any) -> Any:
-    """log p(text) = sum over t of log p(token t | those before), padding left out.
-
-    Padding stands behind the text, where no token of it looks.
-    """
-    import torch
-
-    tokens = example["input_ids"]
-    # What each token may look at, in full: the networks would make it in a way that vectorising forbids.
-    ahead = torch.full((len(tokens), len(tokens)), torch.finfo(module.dtype).min).triu(1)
-    logits = module(input_ids=tokens[None], attention_mask=ahead[None, None], use_cache=False).logits[0, :-1]
-    each = logits.log_softmax(dim=-1).gather(1, tokens[1:, None])[:, 0]
-    return (each * example["attention_mask"][1:]).sum()
+    return getattr(nfk.torch, build)(module)
 
 
 def _timm(folder: Path) -> Model:

@@ -21,10 +21,9 @@ from math import prod
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from nfk.model.patches import is_convolution, is_transposed, sides, window_of
-from nfk.model.program import as_it_stands, evaluated, flat
+from nfk.model.program import Jaxpr, JaxprEqn, Literal, Var, as_it_stands, evaluated, flat
 
 VIEWS = ("reshape", "transpose", "squeeze", "rev", "copy")  # the same numbers in another order
 

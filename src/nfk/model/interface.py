@@ -63,6 +63,10 @@ class Differentiator(ABC):
         """The same rows, written into memory of the host."""
         raise NotImplementedError
 
+    def factors(self, batch: Batch) -> tuple[dict, list]:
+        """Raw gradients of a batch in factors (see `model.factors`), where the score is a program that can be read."""
+        raise TypeError("gradients in factors need a score that JAX can trace: use the gradients themselves")
+
     @abstractmethod
     def forward_product(self, columns: list, batch: Batch) -> Float[Any, "rows U"]:
         """J M by JVP: `columns` are U tangents as parameter leaves with a leading axis."""

@@ -18,9 +18,8 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Jaxpr, JaxprEqn
 
-from nfk.model.program import Computation, as_it_stands, equations, rewritten
+from nfk.model.program import Computation, Jaxpr, JaxprEqn, as_it_stands, equations, rewritten
 
 
 def with_patches(function: Callable) -> Callable:

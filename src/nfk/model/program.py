@@ -1,8 +1,9 @@
 """A traced function, evaluated with some of its equations computed in another way.
 
-The trace is JAX's own (`jax.make_jaxpr`), and what is not replaced is evaluated by JAX as it stands, so every custom
-derivative rule stays in force. Programs inside a program (of `jit`, `checkpoint`, `scan`, `cond`) are entered where
-they hold an equation that has a replacement; those with a derivative rule of their own never are.
+The only module that uses `jax.extend`, JAX's documented way into its traced programs. What is not replaced is evaluated
+by JAX as it stands, so every custom derivative rule stays in force. Programs inside a program (of `jit`, `checkpoint`,
+`scan`, `cond`) are entered where they hold an equation that has a replacement; those with a derivative rule of their
+own never are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, DebugInfo, DropVar, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import (
+    ClosedJaxpr,
+    DebugInfo,
+    DropVar,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    jaxpr_as_fun,
+    jaxprs_in_params,
+)
+
+__all__ = [
+    "Computation", "Jaxpr", "JaxprEqn", "Literal", "Var", "as_it_stands", "equations", "evaluated", "flat", "rewritten",
+]  # fmt: skip
 
 Computation = Callable[..., Sequence]  # the results of an equation, from the values of its operands
 Rule = Callable[[JaxprEqn], Computation | None]  # how an equation is computed instead; None leaves it alone
@@ -60,13 +75,14 @@ def as_it_stands(equation: JaxprEqn) -> Computation:
     """One equation, evaluated by JAX."""
     inputs = list(dict.fromkeys(atom for atom in equation.invars if not isinstance(atom, Literal)))
     outputs = [variable for variable in equation.outvars if not isinstance(variable, DropVar)]
-    single = Jaxpr((), inputs, outputs, [equation], equation.effects, DebugInfo("nfk", "one equation", None, None))
+    names = DebugInfo("nfk", "one equation", None, None)
+    single = jaxpr_as_fun(ClosedJaxpr(Jaxpr((), inputs, outputs, [equation], equation.effects, names), ()))
 
     def compute(*values: Any) -> list:
         known = {
             atom: value for atom, value in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)
         }
-        results = iter(jaxpr_as_fun(ClosedJaxpr(single, ()))(*(known[atom] for atom in inputs)))
+        results = iter(single(*(known[atom] for atom in inputs)))
         return [None if isinstance(variable, DropVar) else next(results) for variable in equation.outvars]
 
     return compute

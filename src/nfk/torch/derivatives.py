@@ -189,6 +189,7 @@ def _move_gradient(leaf: Tensor, take: Callable[[Tensor], None]) -> None:
     """When autograd has the gradient of a leaf, `take` gets it, and its memory is free for the next."""
 
     def moved(leaf: Tensor) -> None:
+        assert leaf.grad is not None
         take(leaf.grad)
         leaf.grad = None
 

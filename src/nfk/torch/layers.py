@@ -144,12 +144,12 @@ class Convolution(Layer):
     def to_weight(self, gradient: Tensor, x: Tensor, place: Place) -> None:
         weight, count = place.plain.detach(), len(x)
         if self.groups == x.shape[1] == 1 and count * weight.nbytes <= IN_CACHE:
-            joined = [part.reshape(1, -1, *part.shape[3:]) for part in (gradient, x)]
+            joined, wide_x = (part.reshape(1, -1, *part.shape[3:]) for part in (gradient, x))
             wide = weight.expand(count, *weight.shape).reshape(-1, *weight.shape[1:])
-            place.add(self._backward(*joined, wide, count, 1).view(count, *weight.shape))
+            place.add(self._backward(joined, wide_x, wide, count, 1).view(count, *weight.shape))
         else:
-            pairs = enumerate(zip(gradient, x, strict=True))
-            place.add_each((index, self._backward(*pair, weight, self.groups, 1)) for index, pair in pairs)
+            own = (self._backward(g, part, weight, self.groups, 1) for g, part in zip(gradient, x, strict=True))
+            place.add_each(enumerate(own))
 
     def _backward(self, gradient: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
         """The gradient in the input (which = 0) or in the weight (1)."""
@@ -294,8 +294,8 @@ def _convolution(
     if isinstance(padding, str):
         return None
     axes = weight.ndim - 2
-    numbers = (tuple(n) if isinstance(n, (tuple, list)) else (n,) * axes for n in (stride, padding, dilation))
-    return _Call(Convolution(*numbers, groups), input, weight, bias)
+    each = lambda n: tuple(n) if isinstance(n, (tuple, list)) else (n,) * axes  # noqa: E731
+    return _Call(Convolution(each(stride), each(padding), each(dilation), groups), input, weight, bias)
 
 
 def _batch_norm(
