@@ -87,7 +87,7 @@ def encoder(
 
     `pooled(module, example) -> h`, a vector; by default the last hidden states, their mean over the tokens that are not
     padding. Its gradient is -J' h, the directions in which the parameters would shorten the embedding. Choose a late
-    layer: `parameters="encoder/layer/5/*"` did best on sentences. Tables of words as for `language_model`.
+    layer: `parameters="encoder/layer/5/*"`, say, the last of MiniLM. Tables of words as for `language_model`.
 
     Args:
         module: a trained encoder, in eval mode.

@@ -138,7 +138,7 @@ class ByLayer(Vectorised):
     """A batch at once by plain autograd, with a formula for each common layer and an expanded parameter elsewhere.
 
     On one core, in plain batch gradients of the same 16 examples (8 for the ResNet), with vmap(grad) and one example
-    after another beside it: a six-layer critic 1.7 (2.5, 3.3), WRN-16-2 1.5 (1.6, 2.8), ResNet-18 1.4 (3.2, 2.5), a
+    after another beside it: a six-layer critic 1.8 (2.5, 3.3), WRN-16-2 1.55 (1.65, 2.8), ResNet-18 1.7 (3.2, 2.5), a
     GPT-2 of 4 million parameters 1.25 (1.4, 1.5). A batch of one is plain autograd, which has the least overhead.
     """
 
