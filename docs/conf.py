@@ -20,6 +20,7 @@ myst_enable_extensions = ["html_image"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # an included page may begin at a lower heading
 
+smartquotes = False  # "logistic" is typed as it stands
 default_role = "code"  # `fit` in a docstring is code
 napoleon_google_docstring, napoleon_numpy_docstring = True, False
 autodoc_member_order = "bysource"

@@ -52,7 +52,7 @@ class LinearClassifier(Shown):
 
 
 def fit_linear(features: Any, labels: Any, *, strength: float = 1.0, loss: Loss = "logistic") -> LinearClassifier:
-    """The minimiser of the sum above; a smaller `strength` regularises more. 4 n d classes operations an iteration.
+    """The minimiser over W, b of strength * sum_i loss(W' x_i + b, y_i) + |W|^2 / 2. 4 n d classes operations a step.
 
     Args:
         features: (n, d), dense or sparse.
