@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -68,7 +68,8 @@ def embedding_map(E: Any, labels: Any = None, axes: Axes | None = None) -> Axes:
         labels: one for each example.
         axes: to draw on; new ones by default.
     """
-    axes = _pyplot().subplots(figsize=(6, 5), layout="constrained")[1] if axes is None else axes
+    if axes is None:
+        axes = cast("Axes", _pyplot().subplots(figsize=(6, 5), layout="constrained")[1])
     found = plane(E)
     x, y = found.positions.T
     size = float(np.clip(20_000 / len(x), 2, 30))
@@ -102,7 +103,8 @@ def leading_images(
     components = min(components, E.shape[1])
     if axes is None:
         size = (0.62 * (2 * shown + 1.6), 0.72 * components + 0.9)
-        axes = _pyplot().subplots(components, 2 * shown + 1, squeeze=False, figsize=size, layout="constrained")[1]
+        made = _pyplot().subplots(components, 2 * shown + 1, squeeze=False, figsize=size, layout="constrained")
+        axes = cast(np.ndarray, made[1])
     for row in range(components):
         order = np.argsort(E[:, row])
         chosen = [*order[::-1][:shown], None, *order[:shown]]
