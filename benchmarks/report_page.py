@@ -166,7 +166,8 @@ def take_picture(browser: Browser, folder: Path, picture: Path) -> None:
     browser.open(page)
     picture.parent.mkdir(parents=True, exist_ok=True)
     browser.run(
-        "scrollTo({top: document.getElementById('map-title').offsetTop - 78, behavior: 'instant'}); events.choose(maps[0], 100)"
+        "scrollTo({top: document.getElementById('map-title').offsetTop - 78, behavior: 'instant'}); "
+        "events.choose(maps[0], 100)"
     )
     browser.run("events.hover(maps[0], 250)")
     browser.picture(picture)

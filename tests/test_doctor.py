@@ -109,6 +109,13 @@ def test_gradients_that_are_not_finite_though_the_score_is():
     assert diagnosis["finite gradients"].seen.startswith("X[59]: NaN or infinity in 1 of 32")
 
 
+def test_a_network_without_one_finite_gradient():
+    norm = nfk.energy(lambda p, x: jnp.linalg.norm(x @ p["w"]) + jnp.sum(p["v"] * x[0]), PARAMS)
+    diagnosis = nfk.doctor(norm, np.zeros_like(X), rank=4)
+    assert not diagnosis.ok
+    assert levels(diagnosis)["finite gradients"] == "error"
+
+
 def called(function, x, how):
     """A function of the host in a score, whose derivative is one."""
     value = jax.ShapeDtypeStruct(x.shape, x.dtype)

@@ -101,5 +101,5 @@ class Patient:
 
 def squares_of(rows: np.ndarray) -> Float[np.ndarray, " n"]:
     """|row|^2 for every example, summed in float64."""
-    flat = rows.reshape(len(rows), -1)
+    flat = rows.reshape(len(rows), int(np.prod(rows.shape[1:])))  # there may be none at all
     return np.einsum("ij,ij->i", flat, flat, dtype=np.float64)
