@@ -77,17 +77,17 @@ def cases() -> list[Case]:
     vectors, images = (lambda n, d: normal(n, d, seed=n)), (lambda n: normal(n, 16, 16, 3, seed=n))
     return [
         Case("dense 12,000, N = 300", nfk.classifier(*small), vectors(300, 50), 32),
-        Case("dense 12,000, N = 8,000", nfk.classifier(*small), vectors(8000, 50), 32),
-        Case("dense 12,000, N = 8,000, k = 128", nfk.classifier(*small), vectors(8000, 50), 128),
+        Case("dense 12,000, N = 5,000", nfk.classifier(*small), vectors(5000, 50), 32),
+        Case("dense 12,000, N = 2,000, k = 128", nfk.classifier(*small), vectors(2000, 50), 128),
         Case("dense 165,000, N = 256", nfk.classifier(*wide), vectors(256, 100), 32),
-        Case("dense 165,000, N = 1,500", nfk.classifier(*wide), vectors(1500, 100), 64),
-        Case("dense 165,000, N = 1,500, 400 MB", nfk.classifier(*wide), vectors(1500, 100), 64, "400MB"),
+        Case("dense 165,000, N = 1,000", nfk.classifier(*wide), vectors(1000, 100), 64),
+        Case("dense 165,000, N = 1,000, 300 MB", nfk.classifier(*wide), vectors(1000, 100), 32, "300MB"),
         Case("dense 84,000, N = 3,000, k = 16", nfk.classifier(*deep), vectors(3000, 64), 16),
         Case("dense, 10 outputs, N = 400", nfk.network(*small), vectors(400, 50), 32),
         Case("convolutions 24,000, N = 500", nfk.classifier(*convs), images(500), 32),
-        Case("convolutions 24,000, N = 4,000", nfk.classifier(*convs), images(4000), 64),
-        Case("convolutions 95,000, N = 1,000", nfk.classifier(*large), images(1000), 128),
-        Case("convolutions 95,000, N = 1,000, 200 MB", nfk.classifier(*large), images(1000), 64, "200MB"),
+        Case("convolutions 24,000, N = 3,000", nfk.classifier(*convs), images(3000), 32),
+        Case("convolutions 95,000, N = 800", nfk.classifier(*large), images(800), 64),
+        Case("convolutions 95,000, N = 800, 150 MB", nfk.classifier(*large), images(800), 32, "150MB"),
     ]
 
 
