@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 # Before jax and numpy start. Four simulated devices, as a laptop with accelerators would have. Most of a test's time is
@@ -16,6 +17,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The same plans on every machine.
 os.environ.setdefault("NFK_RATES", "typical")
+
+# A shell's background, or nohup, has its programs ignore Ctrl-C; the tests of it need it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax
 import numpy as np

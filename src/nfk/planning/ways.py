@@ -24,6 +24,7 @@ from nfk.solve.power import ITERATIONS
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 UNKNOWN_RANK = 64  # components that are reckoned with when a share of variance is asked for
 MOST_UNKNOWN = 3000  # columns that such a search may take
+TILE_SHARE = 0.77  # of the room for gradients, where not all of them fit
 FEW_COLUMNS = 8  # so many tangents take as long as fewer
 PASS_SECONDS = 0.002  # of a pass over nothing
 
@@ -230,6 +231,8 @@ class Way:
         if self.method in ("gram", "exact"):
             rate = rates.kernel_double if self.tile or self.method == "exact" else rates.kernel
             total += 2.0 * p.rows * p.parameters * min(p.rows, p.smaller) / rate
+        if self.tiles > 1:
+            total += 6.0 * p.examples * p.rows * p.parameters / self.batches().chunk / rates.memory
         return total + self._written / rates.memory + self.sweeps * PASS_SECONDS
 
     @property
@@ -294,7 +297,8 @@ def _tiles(way: Way) -> Iterator[Way]:
         return
     _, search, _ = way._stages()
     room = options.budget - sum(search.values()) - sum(way.batch_bytes(LEANEST).values())
-    yield replace(way, tile=int(min(max(room // p.row_bytes, 1), p.examples)))
+    # The rest is for a chunk of the later rows: what they meet is turned into float64 for every chunk.
+    yield replace(way, tile=int(min(max(TILE_SHARE * room // p.row_bytes, 1), p.examples)))
 
 
 def _blocks(way: Way) -> Iterator[Way]:
