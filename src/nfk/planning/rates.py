@@ -25,7 +25,7 @@ from nfk.spaces import HOST
 from nfk.spaces.pool import workers
 
 WIDTHS = (1, 4, 16, 64, 256)
-ROWS, COLUMNS = 512, 2**17  # more than any cache holds
+ROWS, COLUMNS = 512, 2**16  # more than any cache holds
 ROUNDS = 3  # of which the best counts: another process on the machine slows some of them
 
 
@@ -99,7 +99,7 @@ def measure() -> Rates:
     )
     square = rng.standard_normal((300, 300))
     eigh = 300**3 / _seconds(lambda: scipy.linalg.eigh(square + square.T))
-    products = tuple(_product_rate(V[: min(ROWS, 16 * ROWS // width)], width) for width in WIDTHS)
+    products = tuple(_product_rate(V[: min(ROWS, max(128, 16 * ROWS // width))], width) for width in WIDTHS)
     return Rates(_network_rate(), products, kernel, double, eigh, V.nbytes / _seconds(V.copy))
 
 

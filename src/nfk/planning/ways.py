@@ -25,6 +25,7 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 UNKNOWN_RANK = 64  # components that are reckoned with when a share of variance is asked for
 MOST_UNKNOWN = 3000  # columns that such a search may take
 TILE_SHARE = 0.77  # of the room for gradients, where not all of them fit
+SEARCH = 1.3  # a search takes longer than its products: spectra differ, and small matrices cost time as well
 FEW_COLUMNS = 8  # so many tangents take as long as fewer
 PASS_SECONDS = 0.002  # of a pass over nothing
 
@@ -226,8 +227,8 @@ class Way:
         p, rates = self.problem, self.rates
         met = 0.0 if self.engine == "products" else 4.0 * p.rows * p.parameters * self._columns_met
         width = self.rank if self.method in ("gram", "exact") else self.width
-        total = self.network_flops / rates.network + met / rates.product(width)
-        total += self._orthogonal_flops / rates.product(width) + self._eigh_seconds
+        work = (met + self._orthogonal_flops) / rates.product(width) + self._eigh_seconds
+        total = self.network_flops / rates.network + work * (SEARCH if self.method == "krylov" else 1)
         if self.method in ("gram", "exact"):
             rate = rates.kernel_double if self.tile or self.method == "exact" else rates.kernel
             total += 2.0 * p.rows * p.parameters * min(p.rows, p.smaller) / rate
