@@ -39,7 +39,7 @@ def short(results: dict) -> str:
     """A line a network and kernel at the largest size that nfk has run, for the README; nothing without results."""
     if not results:
         return ""
-    cells = [cell for cell in medians(results["measurements"]) if cell["condition"] == "idle"]
+    cells = [cell for cell in medians(results["measurements"]) if cell["condition"] in ("idle", "one core idle")]
     lines = []
     for _, group in groupby(cells, key=lambda cell: _of(cell, JOB)):
         job = list(group)
