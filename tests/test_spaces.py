@@ -145,3 +145,9 @@ def test_orthonormalise_keeps_directions_that_one_gram_matrix_cannot_see(space):
     assert found.shape[1] == 6
     np.testing.assert_allclose(space.inner(found, found), np.eye(6), atol=1e-5)
     np.testing.assert_allclose(space.inner(basis[0], found), 0, atol=1e-5)
+
+
+def test_a_wide_gram_matrix_is_whole_though_half_of_its_tiles_are_computed(space):
+    A = block(1100, rows=40)
+    put = space.put(A)
+    near(space.inner(put, put), A.astype(np.float64).T @ A.astype(np.float64))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nfk.solve import ConvergenceWarning, Goal, loop
+from nfk.solve.certify import Known, verify
 from nfk.solve.exact import Exact
 from nfk.solve.gram import Gram
 from nfk.solve.krylov import Krylov
@@ -306,3 +307,17 @@ def test_a_restart_costs_no_pass():
     assert steps > 3
     whole = decompose(V, 8, "parameters", tol=1e-5, blocks=30)
     assert svd.passes <= whole.passes + 3
+
+
+@pytest.mark.parametrize("probes", [3, 10])
+def test_a_method_that_is_wrong_about_its_vectors_does_not_get_small_residuals(probes):
+    """It claims that nothing of V'V Q lies outside of Q; the probes show how much does, and the bound covers it."""
+    V = matrix(0.9 ** np.arange(50), 70, 90)
+    vectors = np.linalg.eigh(V.T @ V)[1]
+    noise = 0.02 * np.random.default_rng(3).standard_normal((90, 6))
+    Q = np.linalg.qr(vectors[:, ::-1][:, :6] + noise)[0]
+    claimed = np.sum((V @ Q) ** 2, axis=0)
+    svd = verify(Matrix(V), Known(Q.copy(), V @ Q, claimed), [5], probes, tol=1e9)
+    true = np.linalg.norm(V.T @ V @ svd.right - svd.right * svd.singular_values**2, axis=0) / svd.singular_values**2
+    assert true.min() > 1e-3
+    assert (svd.residuals >= true).all()
