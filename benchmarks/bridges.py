@@ -8,12 +8,8 @@ that others use, which says nothing about either.
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,7 @@ from torch import nn
 
 import nfk
 import nfk.torch
+from benchmarks.printed import environment, printed
 
 SEED = 0
 RANK = 32
@@ -38,20 +35,12 @@ def main(quick: bool = False, output: Path | None = None) -> None:
         quick: a small version, in seconds; its figures are not those of the documentation.
         output: also write the JSON here.
     """
-    results = {"environment": environment(), "quick": quick, "rows": [compare(*row, quick) for row in NETWORKS]}
-    text = json.dumps(results, indent=1)
-    if output:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text + "\n")
-    print(text)
-
-
-def environment() -> dict[str, Any]:
-    return {
-        "cores": len(os.sched_getaffinity(0)), "machine": platform.machine(), "python": platform.python_version(),
-        "seed": SEED, "torch_threads": torch.get_num_threads(),
-        **{name: version(name) for name in ("jax", "numpy", "torch")},
-    }  # fmt: skip
+    results = {
+        "environment": {**environment(SEED, "jax", "numpy", "torch"), "torch_threads": torch.get_num_threads()},
+        "quick": quick,
+        "rows": [compare(*row, quick) for row in NETWORKS],
+    }
+    printed(results, output)
 
 
 class Critic(nn.Module):

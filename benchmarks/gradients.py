@@ -8,12 +8,9 @@ gradients reach the array where they stay is measured too: leaf by leaf, or as o
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ import tyro
 from flax import nnx
 
 import nfk
+from benchmarks.printed import environment, printed
 from nfk.model import Model, split_key
 from nfk.planning.batches import UNROLLED, suitable_batching
 from nfk.planning.problem import Problem
@@ -50,19 +48,12 @@ def main(quick: bool = False, networks: tuple[str, ...] = (), output: Path | Non
         output: also write the JSON here.
     """
     chosen = [name for name in NETWORKS if not networks or name in networks]
-    results = {"environment": environment(), "quick": quick, "networks": [measure(name, quick) for name in chosen]}
-    text = json.dumps(results, indent=1)
-    if output:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text + "\n")
-    print(text)
-
-
-def environment() -> dict[str, Any]:
-    return {
-        "cores": len(os.sched_getaffinity(0)), "machine": platform.machine(), "python": platform.python_version(),
-        "seed": SEED, **{name: version(name) for name in ("jax", "numpy", "flax")},
-    }  # fmt: skip
+    results = {
+        "environment": environment(SEED, "jax", "numpy", "flax"),
+        "quick": quick,
+        "networks": [measure(name, quick) for name in chosen],
+    }
+    printed(results, output)
 
 
 def measure(name: str, quick: bool) -> dict[str, Any]:
