@@ -73,7 +73,7 @@ class Case:
             return nfk.fit(self.model, self.X, min(self.rows, self.model.layout.size))
 
     def stream(self, microbatch: int = 7, space: Space = HOST, batching: Batching = "vmap") -> GradientStream:
-        differentiator = self.model.network.differentiate(split_key(0)[2], self.outputs, batching, space.device)
+        differentiator = self.model.network.differentiate(split_key(0)[2], self.outputs, batching, device=space.device)
         return GradientStream(differentiator, Examples(self.X), space, microbatch, Reporter(show=False))
 
     @cached_property

@@ -169,32 +169,34 @@ class Recorded:
 
     def __init__(self, operator: Operator, checkpoint: Checkpoint) -> None:
         self.operator, self.checkpoint = operator, checkpoint
-        self.shape, self.dtype, self.space = operator.shape, operator.dtype, operator.space
+        self.shape, self.dtype = operator.shape, operator.dtype
+        self.space, self.row_space = operator.space, operator.row_space
         self.passes = operator.passes
         self._trace: float | None = None
 
     def matmat(self, block: Float[Block, "P U"]) -> Float[Block, "rows U"]:
-        return self._result("matmat", block, lambda: (self.operator.matmat(block),))[0]
+        return self._result("matmat", block, lambda: (self.operator.matmat(block),), self.space, self.row_space)[0]
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
-        return self._result("rmatmat", weights, lambda: (self.operator.rmatmat(weights),))[0]
+        return self._result("rmatmat", weights, lambda: (self.operator.rmatmat(weights),), self.row_space, self.space)[0]
 
     def fused(self, block: Float[Block, "P U"]) -> tuple[Float[Block, "rows U"], Float[Block, "P U"]]:
-        first, second = self._result("fused", block, lambda: self.operator.fused(block))
+        compute = lambda: self.operator.fused(block)  # noqa: E731
+        first, second = self._result("fused", block, compute, self.space, self.row_space, self.space)
         return first, second
 
     def images(self, block: Float[Block, "P U"]) -> Float[np.ndarray, "rows U"]:
-        return self._result("images", block, lambda: (self.operator.images(block),), HOST)[0]
+        return self._result("images", block, lambda: (self.operator.images(block),), self.space, HOST)[0]
 
     def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
-        return self._result("gram", None, lambda: (self.operator.gram(double),), HOST)[0]
+        return self._result("gram", None, lambda: (self.operator.gram(double),), HOST, HOST)[0]
 
     def dense(self) -> Float[np.ndarray, "rows P"]:
-        return self._result("dense", None, lambda: (self.operator.dense(),), HOST)[0]
+        return self._result("dense", None, lambda: (self.operator.dense(),), HOST, HOST)[0]
 
     def trace(self) -> float:
         if self._trace is None:
-            self._result("trace", None, self._take_trace)
+            self._result("trace", None, self._take_trace, HOST)
         assert self._trace is not None
         return self._trace
 
@@ -203,22 +205,21 @@ class Recorded:
         return ()
 
     def _result(
-        self, name: str, block: Block | None, compute: Callable[[], Result], space: Space | None = None
+        self, name: str, block: Block | None, compute: Callable[[], Result], home: Space, *spaces: Space
     ) -> Result:
-        """A result in `space`, that of the operator by default: from the journal, or computed and kept there."""
-        space = space or self.space
-        shown = None if block is None else _sample(block, self.space)
+        """Blocks in `spaces`, made of one in `home`: from the journal, or computed and kept there."""
+        shown = None if block is None else _sample(block, home)
         entry = self.checkpoint.recall(name, lambda entry: self._is_same(shown, entry.facts["block"]))
         if entry is not None:
             self.passes = self.operator.passes = entry.facts["passes"]
             self._trace = entry.facts["trace"]
-            return tuple(space.put(array) for array in entry.arrays)
+            return tuple(space.put(array) for space, array in zip(spaces, entry.arrays, strict=True))
         result = compute()
         if self._trace is None and getattr(self.operator, "row_squares", None) is not None:
             self._take_trace()  # no pass: the rows were measured as they passed
         self.passes = self.operator.passes
         facts = {"block": shown, "passes": self.passes, "trace": self._trace}
-        self.checkpoint.keep(name, facts, [space.get(part) for part in result])
+        self.checkpoint.keep(name, facts, [space.get(part) for space, part in zip(spaces, result, strict=True)])
         return result
 
     def _is_same(self, shown: list[float] | None, then: list[float] | None) -> bool:
@@ -232,7 +233,7 @@ class Recorded:
 def _sample(block: Float[Block, "n U"], space: Space) -> list[float]:
     """One number for each column, from a few rows: enough to know a block again."""
     step = max(block.shape[0] // SAMPLED_ROWS, 1)
-    rows = space.get(space.put(block[::step])).astype(np.float64)  # weights may be an array of the host
+    rows = space.sampled(block, step).astype(np.float64)
     return (np.cos(np.arange(len(rows))) @ rows).tolist()
 
 

@@ -20,6 +20,7 @@ from nfk.operator.products import ProductOperator
 from nfk.operator.stream import GradientStream
 from nfk.planning import Batches, Engine, Plan, Problem, plan_gram, plan_rows
 from nfk.progress import Reporter
+from nfk.ranges import grid
 from nfk.spaces import Block, Space, default_space
 from nfk.stream import Examples
 
@@ -135,7 +136,7 @@ class Embedding(Shown):
                 operator = ProductOperator(stream, self.moments, b.products, b.columns)
             else:
                 operator = GradientOperator(stream, self.moments, b.chunk, measure=False)
-            result = self.space.get(operator.matmat(self.right))
+            result = operator.row_space.get(operator.matmat(self.right))
         finite = np.isfinite(result).all(axis=1)
         if not finite.all():
             bad = int(np.argmin(finite)) // self.outputs
@@ -158,7 +159,7 @@ class Embedding(Shown):
             reporter.stage("embedding")
             stream = self._stream(examples, plan.batches, reporter)
             operator = GradientOperator(stream, self.moments, plan.batches.chunk)
-            result = self.space.get(operator.matmat(self.right))
+            result = operator.row_space.get(operator.matmat(self.right))
         assert operator.row_squares is not None
         return Parts(self._scaled(result), operator.row_squares * self.moments.factor**2)
 
@@ -186,11 +187,13 @@ class Embedding(Shown):
                 GradientOperator(self._stream(examples, plan.batches, reporter), self.moments, chunk)
                 for examples, chunk in ((first, plan.tile), (second, plan.batches.chunk))
             )
-            for rows, V in outer.chunks():
-                if Y is None and rows == slice(0, len(K)):
-                    K[:] = self.space.get(self.space.product(V, V.T))
-                else:
-                    K[rows] = self.space.get(inner.matmat(V.T)).T
+            for tile, held in outer.chunks():
+                columns, among = outer.ranges.places(tile)
+                everywhere = self.space.everywhere(held)
+                same = Y is None and columns == slice(0, len(K))
+                for rows, V in ((tile, held),) if same else inner.chunks():
+                    whole, there = inner.ranges.places(rows)
+                    K[grid(columns, whole)] = self.space.kernel(V, everywhere)[there][:, among].T
         K *= self.moments.factor**2
         return K
 
@@ -216,7 +219,8 @@ class Embedding(Shown):
 
         The shares of a component sum to one: they say in which layers it lives.
         """
-        squares = {name: self.space.norms(self.right[place]) ** 2 for name, place in self.model.layout.slices.items()}
+        places = self.model.layout.slices.items()
+        squares = {name: self.space.norms(self.space.between(self.right, place)) ** 2 for name, place in places}
         total = np.sum(list(squares.values()), axis=0)
         return {name: part / np.where(total > 0, total, 1) for name, part in squares.items()}
 

@@ -264,13 +264,13 @@ class _Fit:
         return moments, None if sketch is None else sketch.block(moments)
 
     def _room(self, stream: GradientStream) -> Store | None:
-        return stream.space.store(stream.rows, stream.layout) if self.plan.keep else None
+        return stream.space.row_space(stream.outputs).store(stream.rows, stream.layout) if self.plan.keep else None
 
     def _first_unit(self, stream: GradientStream) -> float:
         """Where no pass of moments sees the gradients, the first microbatch decides their unit."""
         first = Examples(self.examples.slice(0, min(len(self.examples), stream.microbatch)), self.examples.name)
         _, _, leaves = next(replace(stream, examples=first, reporter=Reporter(show=False)).sweep())
-        return unit_of(leaves) or 1.0
+        return unit_of(stream.space, leaves) or 1.0
 
     def _generated(self, stream: GradientStream) -> GradientStream:
         samples = Examples(Generated(self.model.sample, self.sample_key, self.model.samples), name="sample")

@@ -1,4 +1,4 @@
-"""Running a per-batch function over a data set: slices, padding, prefetch. Knows nothing of what is computed."""
+"""Running a per-batch function over a data set: slices, prefetch. Knows nothing of what is computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from nfk import interrupts
 from nfk.checksum import checksum
-from nfk.progress import Reporter
 
 CHECK_SLAB = 4096
 HASHED = 64
@@ -62,6 +61,14 @@ class Examples:
         if self.is_tree:
             return jax.tree.map(lambda leaf: leaf[start:stop], self.source)
         return self.source[start:stop]
+
+    def read(self, start: int, stop: int) -> Any:
+        """A slice that is to be computed with: of a source that is not an array, checked and copied."""
+        batch = self.slice(start, stop)
+        if not self.is_tree:
+            batch = _owned(batch, start, stop, self.name)
+            self.recognise(start, batch)
+        return batch
 
     def example(self) -> Any:
         """The first example, as numpy arrays."""
@@ -146,32 +153,22 @@ def check_finite(batch: Any, start: int, name: str) -> None:
         raise ValueError(f"{name}[{bad}] holds NaN or infinity: remove or repair that example")
 
 
-def padded(batch: Any, size: int) -> Any:
-    """The batch with its last example repeated up to `size`, so that one compiled shape serves every batch."""
-
-    def pad(leaf: Any) -> np.ndarray:
-        leaf = np.asarray(leaf)
-        missing = size - len(leaf)
-        return leaf if missing == 0 else np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)])
-
-    return jax.tree.map(pad, batch)
-
-
 def run(
-    function: Callable[[Any], Any], examples: Examples, start: int, stop: int, size: int, reporter: Reporter
+    function: Callable[[Any], Any],
+    read: Callable[[int, int], Any],
+    start: int,
+    stop: int,
+    size: int,
+    advance: Callable[[int], None],
 ) -> Iterator[tuple[int, int, Any]]:
-    """Yield `(begin, end, function(batch))` over examples[start:stop] in batches of one padded shape.
+    """Yield `(begin, end, function(read(begin, end)))` from `start` to `stop`, `size` examples at a time.
 
     The next batch is dispatched before this one is handed out, so the device works while the host reads.
     """
 
     def dispatch(begin: int) -> tuple[int, int, Any]:
         end = min(begin + size, stop)
-        batch = examples.slice(begin, end)
-        if not examples.is_tree:
-            batch = _owned(batch, begin, end, examples.name)
-            examples.recognise(begin, batch)
-        return begin, end, function(padded(batch, size))
+        return begin, end, function(read(begin, end))
 
     ahead = dispatch(start)
     while ahead is not None:
@@ -179,7 +176,7 @@ def run(
         begin, end, _ = now = ahead
         ahead = dispatch(end) if end < stop else None
         yield now
-        reporter.advance(end - begin)
+        advance(end - begin)
 
 
 def _owned(batch: Any, begin: int, end: int, name: str) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 from nfk.layout import KEY, Layout, PathFilter
 from nfk.model.factors import split_gradients
 from nfk.model.fingerprint import fingerprint
-from nfk.model.interface import Batch, Batching, Cost, Differentiator, Example, Network, Params, Rows
+from nfk.model.interface import Batch, Batching, Cost, Differentiator, Example, Network, Params, Place, Rows
 from nfk.model.patches import with_patches
 from nfk.model.tracing import cost_of
 
@@ -39,6 +39,7 @@ class JaxNetwork(Network):
     parameters: PathFilter = field(default=None, kw_only=True)
     wrapping: ClassVar[str] = "lambda params, x: network(params, x[None])[0]"
     sampler: ClassVar[str] = "sample(key, n)"
+    meshes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for path, leaf in zip(self.layout.paths, jax.tree.leaves(self.params), strict=True):
@@ -107,12 +108,14 @@ class JaxNetwork(Network):
         return self._functions.cost(*self._leaves(), example, kind_of(example))
 
     def differentiate(
-        self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: jax.Device | None = None
+        self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: Place | None = None
     ) -> Compiled:
         chosen, others = self._leaves()
-        if device is not None:
-            chosen, others, key = jax.device_put((chosen, others, key), device)
-        return Compiled(self._functions, [jnp.asarray(leaf) for leaf in chosen], others, key, outputs, batching)
+        if device is None:
+            chosen = [jnp.asarray(leaf) for leaf in chosen]
+        else:
+            chosen, others, key = device.share((chosen, others, key))
+        return Compiled(self._functions, chosen, others, key, outputs, batching, device)
 
 
 @dataclass(frozen=True)
@@ -130,24 +133,36 @@ class Compiled(Differentiator):
     key: jax.Array
     outputs: int
     batching: Batching
+    place: Place | None = None
 
     @property
     def layout(self) -> Layout:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.functions.layout
 
+    @property
+    def _same(self) -> tuple:
+        return self.chosen, self.others, self.key
+
     def rows(self, mean: list, scale: list, batch: Batch) -> Rows:
-        return self.functions.rows[self.batching](self.outputs, self.chosen, self.others, self.key, mean, scale, batch)
+        function, same = self.functions.rows[self.batching], (*self._same, mean, scale)
+        if self.place is not None:
+            return self.place.gradients(function, self.outputs, same, batch)
+        return function(self.outputs, *same, batch)
 
     def factors(self, batch: Batch) -> tuple[dict, list]:
         """Raw gradients in factors, see `model.factors`: the leaves (examples, outputs, size) that have none, by their
         place, and for each layer a (examples, T, A) and d (examples, outputs, T, D)."""
-        return self.functions.factors(self.outputs, self.chosen, self.others, self.key, batch)
+        return self.functions.factors(self.outputs, *self._same, batch)
 
     def forward_product(self, columns: list, batch: Batch) -> jax.Array:
-        return self.functions.forward(self.outputs, self.chosen, self.others, self.key, columns, batch)
+        if self.place is not None:
+            return self.place.forward(self.functions.forward, self.outputs, self._same, columns, batch)
+        return self.functions.forward(self.outputs, *self._same, columns, batch)
 
     def reverse_product(self, weights: jax.Array, batch: Batch) -> jax.Array:
-        return self.functions.reverse(self.outputs, self.chosen, self.others, self.key, weights, batch)
+        if self.place is not None:
+            return self.place.reverse(self.functions.reverse, self.outputs, self._same, weights, batch)
+        return self.functions.reverse(self.outputs, *self._same, weights, batch)
 
 
 class Functions:

@@ -6,8 +6,9 @@ The meaning of the score (which density, which moments) is not here but in `mode
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import jax
 import numpy as np
@@ -40,6 +41,29 @@ class Cost:
     activation_bytes: int
     patch_bytes: int = 0
     microbatch: int = 4
+
+
+class Place(Protocol):
+    """Where derivatives are computed, where that is not JAX's default: the examples of a batch may be shared out.
+
+    A `function` takes `outputs`, then the `same` arguments for all examples, then what follows here.
+    """
+
+    def share(self, tree: Any) -> Any:
+        """Arrays that every example needs."""
+        ...
+
+    def gradients(self, function: Callable, outputs: int, same: tuple, batch: Batch) -> Rows:
+        """`function(outputs, *same, batch)`, with rows for the examples of the batch."""
+        ...
+
+    def forward(self, function: Callable, outputs: int, same: tuple, columns: list, batch: Batch) -> Any:
+        """`function(outputs, *same, columns, batch)`, with rows for the examples and columns for the tangents."""
+        ...
+
+    def reverse(self, function: Callable, outputs: int, same: tuple, weights: Any, batch: Batch) -> Any:
+        """`function(outputs, *same, weights, batch)`, a sum over the examples."""
+        ...
 
 
 class Differentiator(ABC):
@@ -88,6 +112,7 @@ class Network(ABC):
     note: ClassVar[str] = ""  # a line for the plan
     wrapping: ClassVar[str]  # how a function of a batch becomes one of an example, for error messages
     sampler: ClassVar[str]  # what a sampler takes, for error messages
+    meshes: ClassVar[bool] = False  # whether its derivatives can be computed by several JAX devices together
 
     @property
     @abstractmethod
@@ -112,9 +137,9 @@ class Network(ABC):
 
     @abstractmethod
     def differentiate(
-        self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: jax.Device | None = None
+        self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: Any = None
     ) -> Differentiator:
-        """The derivatives of the score, for one key of its randomness, computed on `device`."""
+        """The derivatives of the score, for one key of its randomness, computed on `device` (a `Place`)."""
 
     def why_no_products(self, example: Example) -> str | None:
         """A reason why derivatives by JVP and VJP are not exact here, or None."""

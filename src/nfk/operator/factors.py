@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Float
 
 from nfk.operator.stream import GradientStream
-from nfk.stream import run
 
 MOST_POSITIONS = 2048  # of all rows in a tile: a tile of their inner products stays near the cache
 
@@ -37,11 +36,8 @@ def _gathered(stream: GradientStream, unit: float) -> tuple[list[np.ndarray], li
     """Gradients of the leaves without factors, each (rows, size), and a and d of every layer, for all examples."""
     rest: list[list] = []
     layers: list[tuple[list, list]] = []
-    stream.reporter.begin_pass(len(stream.examples))
-    compute = stream.differentiator.factors
-    for begin, end, (leaves, factors) in run(
-        compute, stream.examples, 0, len(stream.examples), stream.microbatch, stream.reporter
-    ):
+    stream.begin_pass()
+    for begin, end, (leaves, factors) in stream.batches(stream.differentiator.factors, stream.microbatch):
         rest = rest or [[] for _ in leaves]
         layers = layers or [([], []) for _ in factors]
         for parts, leaf in zip(rest, leaves.values(), strict=True):

@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Float
 
 from nfk.operator.moments import Moments
-from nfk.operator.stream import GradientStream
+from nfk.operator.stream import GradientStream, Lengths
+from nfk.ranges import grid
 from nfk.spaces import Block, Store
 
 
@@ -41,6 +42,7 @@ class GradientOperator:
         pass, for the trace, and to find what is not finite. `tile` is how many examples' rows `gram` may hold where
         they are not kept."""
         self.stream, self.moments, self.space = stream, moments, stream.space
+        self.row_space, self.ranges = stream.space.row_space(stream.outputs), stream.row_ranges
         self.shape = (stream.rows, stream.layout.size)
         self.dtype = stream.layout.dtype
         self.passes = 0
@@ -63,40 +65,38 @@ class GradientOperator:
 
     def matmat(self, block: Float[Block, "P U"]) -> Float[Block, "rows U"]:
         """V M. One pass."""
-        parts = ((rows, self.space.product(V, block)) for rows, V in self.chunks())
-        return self.space.stacked(parts, self.shape[0], block.shape[1], self.dtype)
+        spread = self.space.spread(block)
+        parts = ((rows, self.space.product(V, spread)) for rows, V in self.chunks())
+        return self.row_space.stacked(parts, self.shape[0], block.shape[1], self.dtype)
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         """V' W. One pass."""
-        weights = self.space.put(weights if weights.dtype == self.dtype else weights.astype(self.dtype))
+        weights = self.row_space.put(weights if weights.dtype == self.dtype else weights.astype(self.dtype))
         total = None
         for rows, V in self.chunks():
-            total = self._sum(total, V, weights[rows])
-        return total
+            total = self.space.outer(total, V, self.row_space.part(weights, rows))
+        return self.space.summed(total)
 
     def fused(self, block: Float[Block, "P U"]) -> tuple[Float[Block, "rows U"], Float[Block, "P U"]]:
         """V M and V' V M from the same gradients. One pass."""
-        total = None
+        total, spread = None, self.space.spread(block)
 
         def parts() -> Iterator[tuple[slice, Block]]:
             nonlocal total
             for rows, V in self.chunks():
-                part = self.space.product(V, block)
-                total = self._sum(total, V, part)
+                part = self.space.product(V, spread)
+                total = self.space.outer(total, V, part)
                 yield rows, part
 
-        result = self.space.stacked(parts(), self.shape[0], block.shape[1], self.dtype)
-        return result, total
-
-    def _sum(self, total: Float[Block, "P U"] | None, V: Block, part: Float[Block, "n U"]) -> Float[Block, "P U"]:
-        """total + V' part."""
-        return self.space.product(V.T, part) if total is None else self.space.add_product(total, V.T, part)
+        result = self.row_space.stacked(parts(), self.shape[0], block.shape[1], self.dtype)
+        return result, self.space.summed(total)
 
     def images(self, block: Float[Block, "P U"]) -> Float[np.ndarray, "rows U"]:
         """V M in float64 on the host. One pass."""
-        result = np.empty((self.shape[0], block.shape[1]))
+        result, spread = np.empty((self.shape[0], block.shape[1])), self.space.spread(block)
         for rows, V in self.chunks():
-            result[rows] = self.space.inner(V.T, block, double=True)
+            whole, there = self.ranges.places(rows)
+            result[whole] = self.space.images(V, spread)[there, : block.shape[1]]
         return result
 
     def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
@@ -110,36 +110,39 @@ class GradientOperator:
             for _ in self.chunks():
                 pass
         for tile, held in self._tiles():
-            K[tile, tile] = self.space.inner(held, held, double)
-            for rows, V in self._after(tile):
-                K[rows, tile] = self.space.inner(V.T, held, double)
-                K[tile, rows] = K[rows, tile].T
+            columns, among = self.ranges.places(tile)
+            everywhere = self.space.everywhere(held)
+            for rows, V in ((tile, held), *self._after(tile)):
+                whole, there = self.ranges.places(rows)
+                part = self.space.kernel(V, everywhere, double)[there][:, among]
+                K[grid(whole, columns)] = part
+                K[grid(columns, whole)] = part.T
         self.row_squares = K.diagonal().copy() if self.row_squares is None else self.row_squares
         return K
 
-    def _tiles(self) -> Iterator[tuple[slice, Float[Block, "P n"]]]:
-        """Parts of V' that can be held, and their rows."""
+    def _tiles(self) -> Iterator[tuple[slice, Float[Block, "n P"]]]:
+        """Parts of V that can be held, and their rows."""
         if self._kept is not None:
             self.passes += 1
-            for rows in self._row_slices():
-                yield rows, self._kept.block(rows).T
+            for rows in self.ranges.slices(self._step):
+                yield rows, self._kept.block(rows)
             return
-        slices = self._row_slices(self._tile)
+        slices = self.ranges.slices(self._tile)
         self.passes += (len(slices) + 2) // 2
-        store = self.space.store(min(self._tile, self.shape[0]), self.stream.layout)
+        store = self.space.store(min(self._tile, self.ranges.each), self.stream.layout)
         for tile in slices:
-            self.stream.reporter.begin_pass(len(self.stream.examples) - tile.start // self.stream.outputs)
+            self.stream.begin_pass(tile.start // self.stream.outputs)
             store.clear()
             self._write(store, 0, tile)
             held = store.block(slice(0, tile.stop - tile.start))
-            outputs = self.stream.outputs
-            self.stream.check_finite(self.space.row_squares(held), tile.start // outputs, tile.stop // outputs)
-            yield tile, held.T
+            squares = self.space.collected([(self.space.row_squares(held), tile.stop - tile.start)])
+            self.stream.check_finite(squares, tile)
+            yield tile, held
 
     def _after(self, tile: slice) -> Iterator[tuple[slice, Block]]:
         """Every row after a tile, in chunks."""
-        slices = [slice(max(rows.start, tile.stop), rows.stop) for rows in self._row_slices() if rows.stop > tile.stop]
-        for rows in slices:
+        later = [rows for rows in self.ranges.slices(self._step) if rows.stop > tile.stop]
+        for rows in (slice(max(rows.start, tile.stop), rows.stop) for rows in later):
             if self._kept is not None:
                 yield rows, self._kept.block(rows)
             else:
@@ -148,38 +151,33 @@ class GradientOperator:
     def dense(self) -> Float[np.ndarray, "rows P"]:
         """V itself, to be read only; no copy where all rows are kept on the host."""
         if self._kept is not None and self._filled:
-            return self.space.get(self._kept.block(slice(0, self.shape[0])))
+            return self.row_space.get(self._kept.block(slice(0, self.ranges.each)))[: self.shape[0]]
         V = np.empty(self.shape, self.dtype)
         for rows, part in self.chunks():
-            V[rows] = self.space.get(part)
+            whole, there = self.ranges.places(rows)
+            V[whole] = self.space.get(part)[there]
         return V
 
     def chunks(self) -> Iterator[tuple[slice, Block]]:
-        """Every row of V once, in chunks: `(rows, V[rows])`."""
+        """Every row of V once, in chunks: `(rows, V[rows])`, rows of every range."""
         self.passes += 1
-        self.stream.reporter.begin_pass(len(self.stream.examples))
-        squares = np.empty(self.shape[0]) if self._measure and self.row_squares is None else None
+        self.stream.begin_pass()
+        lengths = Lengths(self.stream) if self._measure and self.row_squares is None else None
         for rows, V in self._read() if self._filled else self._compute():
-            if squares is not None:
-                squares[rows] = self.space.row_squares(V)
-                outputs = self.stream.outputs
-                self.stream.check_finite(squares[rows], rows.start // outputs, rows.stop // outputs)
+            if lengths is not None:
+                lengths.add(rows, self.space.row_squares(V))
             yield rows, V
-        if squares is not None:
-            self.row_squares = squares
-
-    def _row_slices(self, step: int | None = None) -> list[slice]:
-        step = step or self._step
-        return [slice(a, min(a + step, self.shape[0])) for a in range(0, self.shape[0], step)]
+        if lengths is not None:
+            self.row_squares = lengths.result()
 
     def _read(self) -> Iterator[tuple[slice, Block]]:
         assert self._kept is not None
-        for rows in self._row_slices():
+        for rows in self.ranges.slices(self._step):
             yield rows, self._kept.block(rows)
-            self.stream.reporter.advance((rows.stop - rows.start) // self.stream.outputs)
+            self.stream.advance((rows.stop - rows.start) // self.stream.outputs)
 
     def _compute(self) -> Iterator[tuple[slice, Block]]:
-        for rows in self._row_slices():
+        for rows in self.ranges.slices(self._step):
             if self._kept is None:
                 yield rows, self._chunk(rows)
             else:
@@ -190,7 +188,7 @@ class GradientOperator:
     def _chunk(self, rows: slice) -> Block:
         """V[rows] in a room that every chunk uses again: fresh pages cost more than the products."""
         if self._scratch is None:
-            self._scratch = self.space.store(min(self._step, self.shape[0]), self.stream.layout)
+            self._scratch = self.space.store(min(self._step, self.ranges.each), self.stream.layout)
         self._scratch.clear()
         self._write(self._scratch, 0, rows)
         return self._scratch.block(slice(0, rows.stop - rows.start))

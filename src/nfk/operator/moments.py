@@ -10,7 +10,7 @@ two that the first gradients decide; it is 1 for gradients of ordinary size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Float
 
 from nfk.model import Model
-from nfk.operator.stream import GradientStream
-from nfk.spaces import Block, Space, Store, normals
+from nfk.operator.stream import GradientStream, Lengths
+from nfk.spaces import Block, Space, Store
 from nfk.spaces.space import Leaves
 
 DEAD = 1e-12
@@ -100,26 +100,32 @@ def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer]
 
     `observers` see the raw gradients as they pass.
     """
-    layout, outputs = stream.layout, stream.outputs
-    zero = stream.pieces(np.zeros(layout.size, layout.dtype))
-    state = (stream.space.lend(np.zeros((), layout.dtype)), zero, zero)
-    unit = None
+    layout, outputs, space = stream.layout, stream.outputs, stream.space
+    state, unit, lengths = _nothing(stream), None, Lengths(stream)
     for begin, end, leaves in stream.sweep():
-        count = (end - begin) * outputs
-        unit = unit or unit_of(leaves)
-        *state, norms = _merge(*state, leaves, jnp.asarray(count, layout.dtype), unit or 1.0)
-        stream.check_finite(norms, begin, end)
+        unit = unit or unit_of(space, leaves)
+        valid = space.counts(stream.ranges, begin, end, stream.microbatch, outputs, layout.dtype)
+        *state, norms = space.fold(_merge, state, leaves, valid, unit or 1.0)
+        lengths.add(slice(begin * outputs, end * outputs), norms)
         for observer in observers:
-            observer.write(begin * outputs, leaves, count)
+            observer.write(begin * outputs, leaves, (end - begin) * outputs)
         del leaves  # before the next microbatch is begun: the plan counts two of them
-    total, mean, squares = state
-    join = lambda pieces: np.concatenate([np.asarray(piece) for piece in pieces])  # noqa: E731
-    return Moments.of(model, join(mean), join(squares), int(total), unit or 1.0)
+    lengths.result()
+    total, mean, squares = space.united(_unite, state)
+    join = lambda pieces: np.concatenate([space.get(piece) for piece in pieces])  # noqa: E731
+    return Moments.of(model, join(mean), join(squares), int(space.get(total)), unit or 1.0)
 
 
-def unit_of(leaves: Leaves) -> float | None:
+def _nothing(stream: GradientStream) -> tuple:
+    """Count, mean and squares of no gradient."""
+    layout = stream.layout
+    zero = [np.zeros(size, layout.dtype) for size in layout.sizes]
+    return stream.space.state((np.zeros((), layout.dtype), zero, zero))
+
+
+def unit_of(space: Space, leaves: Leaves) -> float | None:
     """A power of two that brings the largest entry near one, 1 where it is of ordinary size, None where it is zero."""
-    largest = max(_largest(leaf) for leaf in leaves)
+    largest = max(space.largest(part) for leaf in leaves for part in _parts(leaf))
     if largest == 0:
         return None
     if not np.isfinite(largest) or ORDINARY[0] <= largest <= ORDINARY[1]:
@@ -131,10 +137,8 @@ def _whole(leaves: Leaves) -> list[jax.Array]:
     return [jnp.concatenate(leaf) if isinstance(leaf, (list, tuple)) else leaf for leaf in leaves]
 
 
-def _largest(leaf: jax.Array | list) -> float:
-    """On the host: it is asked once a fit, and compiling it would take longer."""
-    parts = leaf if isinstance(leaf, (list, tuple)) else [leaf]
-    return max(float(np.abs(np.asarray(part)).max(initial=0)) for part in parts)
+def _parts(leaf: jax.Array | list) -> Sequence:
+    return leaf if isinstance(leaf, (list, tuple)) else [leaf]
 
 
 @jax.jit
@@ -146,15 +150,23 @@ def _merge(count: jax.Array, mean: list, squares: list, leaves: list, valid: jax
     rows = [leaf * jnp.asarray(unit, leaf.dtype) for leaf in _whole(leaves)]
     inside = (jnp.arange(len(rows[0])) < valid).astype(valid.dtype)
     total = count + valid
+    share = valid / jnp.maximum(total, 1)
     new_mean, new_squares = [], []
     for z, m2, leaf in zip(mean, squares, rows, strict=True):
         # Sums over rows as products with a vector: XLA's reduction over the first axis is ten times slower on a CPU.
-        part = inside @ leaf / valid
+        part = inside @ leaf / jnp.maximum(valid, 1)
         spread = inside @ (leaf - part) ** 2
         shift = part - z
-        new_mean.append(z + shift * (valid / total))
-        new_squares.append(m2 + spread + shift**2 * (count * (valid / total)))
+        new_mean.append(z + shift * share)
+        new_squares.append(m2 + spread + shift**2 * (count * share))
     return total, new_mean, new_squares, sum(jnp.sum(leaf**2, axis=1) for leaf in rows)
+
+
+def _unite(add: Callable, count: jax.Array, mean: list, squares: list) -> tuple:
+    """The states of all places as one: sums of counts, of means by their counts, and of what they deviate."""
+    total = add(count)
+    whole = [add(z * (count / total)) for z in mean]
+    return total, whole, [add(m2 + count * (z - w) ** 2) for m2, z, w in zip(squares, mean, whole, strict=True)]
 
 
 class Sketch:
@@ -167,12 +179,11 @@ class Sketch:
         self, stream: GradientStream, seed: Sequence[int], width: int, chunk: int, kept: Store | None = None
     ) -> None:
         layout = stream.layout
-        self._space: Space = stream.space
+        self._space, self._ranges = stream.space, stream.row_ranges
         self._seed, self._chunk, self._kept, self._dtype = seed, chunk, kept, layout.dtype
         self._rows = self._space.store(chunk, layout) if kept is None else kept
         self._begin = self._filled = 0
-        self._total = self._space.zeros(layout.size, width, layout.dtype)
-        self._sums = np.zeros(width)
+        self._width, self._total, self._sums = width, None, None
 
     def write(self, first: int, leaves: Leaves, count: int) -> None:
         """Rows as they come; where they are kept, they stand in their place already."""
@@ -185,9 +196,10 @@ class Sketch:
     def _flush(self) -> None:
         first = 0 if self._kept is None else self._begin
         block = self._rows.block(slice(first, first + self._filled))
-        omega = normals(self._seed, self._begin, self._begin + self._filled, len(self._sums), self._dtype)
-        self._total = self._space.add_product(self._total, block.T, self._space.put(omega))
-        self._sums += omega.sum(axis=0, dtype=np.float64)
+        rows = slice(self._begin, self._begin + self._filled)
+        omega = self._space.normals(self._seed, self._ranges, rows, self._width, self._dtype)
+        self._total = self._space.outer(self._total, block, omega)
+        self._sums = self._space.add_sums(self._sums, omega)
         self._begin, self._filled = self._begin + self._filled, 0
         if self._kept is None:
             self._rows.clear()
@@ -197,4 +209,5 @@ class Sketch:
         if self._filled:
             self._flush()
         del self._rows
-        return self._space.normalise(self._total, moments.scale, moments.mean, self._sums)
+        sums = self._space.sums_of(self._sums)[: self._width]
+        return self._space.normalise(self._space.summed(self._total), moments.scale, moments.mean, sums)

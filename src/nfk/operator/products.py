@@ -18,7 +18,6 @@ from nfk.operator.gradients import GradientOperator
 from nfk.operator.moments import Moments
 from nfk.operator.stream import GradientStream
 from nfk.spaces import Block
-from nfk.stream import run
 
 
 class ProductOperator:
@@ -33,6 +32,7 @@ class ProductOperator:
     ) -> None:
         """`trace`, where the moments pass has given it already, saves the pass of gradients that `trace()` needs."""
         self.stream, self.moments, self.space = stream, moments, stream.space
+        self.row_space = stream.space.row_space(stream.outputs)
         self.batch, self.columns = batch, columns
         self.shape = (stream.rows, stream.layout.size)
         self.dtype = stream.layout.dtype
@@ -50,20 +50,19 @@ class ProductOperator:
         """V M. One pass."""
         forward = self._forward(block)
         parts = ((rows, forward(batch, rows)) for rows, batch in self._batches())
-        return self.space.stacked(parts, self.shape[0], block.shape[1], self.dtype)
+        return self.row_space.stacked(parts, self.shape[0], block.shape[1], self.dtype)
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         """V' W. One pass."""
-        weights = self.space.put(weights if weights.dtype == self.dtype else weights.astype(self.dtype))
-        total = self.space.zeros(self.shape[1], weights.shape[1], self.dtype)
+        weights = self.row_space.put(weights if weights.dtype == self.dtype else weights.astype(self.dtype))
+        total = None
         for rows, batch in self._batches():
-            total = self._add(total, weights[rows], batch)
+            total = self._add(total, self.row_space.part(weights, rows), batch)
         return self._normalised(total, weights)
 
     def fused(self, block: Float[Block, "P U"]) -> tuple[Float[Block, "rows U"], Float[Block, "P U"]]:
         """V M and V' V M. One pass."""
-        forward = self._forward(block)
-        total = self.space.zeros(self.shape[1], block.shape[1], self.dtype)
+        forward, total = self._forward(block), None
 
         def parts() -> Iterator[tuple[slice, Block]]:
             nonlocal total
@@ -72,12 +71,12 @@ class ProductOperator:
                 total = self._add(total, part, batch)
                 yield rows, part
 
-        result = self.space.stacked(parts(), self.shape[0], block.shape[1], self.dtype)
+        result = self.row_space.stacked(parts(), self.shape[0], block.shape[1], self.dtype)
         return result, self._normalised(total, result)
 
     def images(self, block: Float[Block, "P U"]) -> Float[np.ndarray, "rows U"]:
         """V M in float64 on the host, from products in the precision of the network. One pass."""
-        return self.space.get(self.matmat(block)).astype(np.float64)
+        return self.row_space.get(self.matmat(block)).astype(np.float64)
 
     def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
         """V V' in float64 on the host, from all of V."""
@@ -95,42 +94,38 @@ class ProductOperator:
         return V
 
     def _batches(self) -> Iterator[tuple[slice, Batch]]:
-        """Every batch of examples once, padded, with the rows it stands for."""
+        """Every batch of examples once, padded, with the rows of every range that it stands for."""
         self.passes += 1
-        examples, outputs, reporter = self.stream.examples, self.stream.outputs, self.stream.reporter
-        reporter.begin_pass(len(examples))
-        for begin, end, batch in run(lambda batch: batch, examples, 0, len(examples), self.batch, reporter):
+        self.stream.begin_pass()
+        outputs = self.stream.outputs
+        for begin, end, batch in self.stream.batches(lambda batch: batch, self.batch):
             yield slice(begin * outputs, end * outputs), batch
-
-    def _groups(self, width: int) -> list[slice]:
-        return [slice(a, min(a + self.columns, width)) for a in range(0, width, self.columns)]
 
     def _forward(self, block: Float[Block, "P U"]) -> Callable[[Batch, slice], Block]:
         """The function from a batch to its rows of J (s*M) - 1 (z . (s*M))."""
-        scale, mean = self.space.put(self.moments.scale), self.space.put(self.moments.mean)
-        scaled = block * scale[:, None]
-        shift = mean @ scaled
-        groups = self._groups(block.shape[1])
-        columns = (self.space.padded(scaled[:, group], self.shape[1], self.columns) for group in groups)
-        tangents = [self.stream.layout.leaves(self.space.lend(part.T)) for part in columns]
-        differentiator = self.stream.differentiator
+        space, width, differentiator = self.space, block.shape[1], self.stream.differentiator
+        scaled = space.scaled(block, self.moments.scale)
+        shift = space.inner(space.put(self.moments.mean[:, None]), scaled)[0]
+        groups = space.groups(width, self.columns)
+        tangents = [space.tangents(scaled, group, self.columns, self.stream.layout) for group in groups]
 
         def forward(batch: Batch, rows: slice) -> Float[Block, "n U"]:
-            parts = [self.space.put(differentiator.forward_product(tangent, batch)) for tangent in tangents]
-            return self.space.joined(parts)[: rows.stop - rows.start, : block.shape[1]] - shift
+            parts = [differentiator.forward_product(tangent, batch) for tangent in tangents]
+            return space.image(parts, batch, rows.stop - rows.start, width, shift)
 
         return forward
 
-    def _add(self, total: Float[Block, "P U"], weights: Float[Block, "n U"], batch: Batch) -> Float[Block, "P U"]:
+    def _add(self, total: Block | None, weights: Float[Block, "n U"], batch: Batch) -> Block:
         """total + J' W for one batch; padding examples get weight zero."""
-        rows = self.batch * self.stream.outputs
-        for group in self._groups(weights.shape[1]):
-            columns = self.space.padded(weights[:, group], rows, self.columns)
-            part = self.stream.differentiator.reverse_product(self.space.lend(columns), batch)
+        rows, width = self.batch * self.stream.outputs, weights.shape[1]
+        total = self.space.sums(self.shape[1], width, self.dtype) if total is None else total
+        for group in self.space.groups(width, self.columns):
+            columns = self.row_space.cotangents(weights, group, rows, self.columns)
+            part = self.stream.differentiator.reverse_product(columns, batch)
             total = self.space.add_columns(total, group, part)
         return total
 
-    def _normalised(self, total: Float[Block, "P U"], weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
+    def _normalised(self, total: Block, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         ones = np.ones((self.shape[0], 1), self.dtype)
-        sums = self.space.inner(self.space.put(ones), weights)[0]
-        return self.space.normalise(total, self.moments.scale, self.moments.mean, sums)
+        sums = self.row_space.inner(self.row_space.put(ones), weights)[0]
+        return self.space.normalise(self.space.summed(total), self.moments.scale, self.moments.mean, sums)

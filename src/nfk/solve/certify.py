@@ -27,7 +27,7 @@ def certify(operator: Operator, Q: Float[Block, "P k"]) -> SVD:
         return empty(operator)
     space = operator.space
     Z, image = operator.fused(Q)
-    Z = space.get(Z).astype(np.float64)
+    Z = operator.row_space.get(Z).astype(np.float64)
     rotation, values = _rotation(Z, space.inner(Q, Q), operator.dtype)
     Q = space.rotate(Q, rotation)
     lengths = space.norms(space.rotate(image, rotation), Q, values)
@@ -66,7 +66,7 @@ def verify(operator: Operator, known: Known, seed: Sequence[int], probes: int, t
         image = space.add_product(image, known.T, known.B @ rotation @ random, -1.0)
     unlikely = np.sqrt(2 / np.pi) * DOUBT ** (-1 / probes)
     wrong = unlikely * space.norms(image).max()
-    wrong_left = unlikely * np.linalg.norm(space.get(shown) - Z @ random, axis=0).max() * np.sqrt(values[0])
+    wrong_left = unlikely * np.linalg.norm(operator.row_space.get(shown) - Z @ random, axis=0).max() * np.sqrt(values[0])
     residuals = lengths / alive + np.where(values > 0, wrong, 0)
     del image
     if max(residuals.max(), wrong_left) > tol:

@@ -11,11 +11,12 @@ from nfk.spaces import Block, Space
 
 
 class Operator(Protocol):
-    """V, rows x P. Blocks of P rows and blocks of `rows` rows live in the same place."""
+    """V, rows x P. Blocks of P rows live in `space`, blocks of `rows` rows in `row_space`."""
 
     shape: tuple[int, int]
     dtype: np.dtype
     space: Space
+    row_space: Space
     passes: int
 
     def matmat(self, block: Float[Block, "P U"]) -> Float[Block, "rows U"]:

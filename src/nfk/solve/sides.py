@@ -62,7 +62,7 @@ class ParameterSide(Side):
 
     @property
     def image_space(self) -> Space:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.operator.space
+        return self.operator.row_space
 
     def random(self, seed: Sequence[int], width: int) -> Block:
         return self.space.random(seed, self.operator.shape[1], width, self.operator.dtype)
@@ -91,7 +91,7 @@ class ExampleSide(Side):
         return HOST.random(seed, self.operator.shape[0], width, DOUBLE)
 
     def apply(self, block: Block) -> tuple[Block, Block]:
-        image = self.operator.space.get(self.operator.matmat(self.operator.rmatmat(block))).astype(DOUBLE)
+        image = self.operator.row_space.get(self.operator.matmat(self.operator.rmatmat(block))).astype(DOUBLE)
         return image, image.copy()
 
     def projected_columns(self, basis: Sequence[Block], images: Sequence[Block]) -> np.ndarray:

@@ -1,17 +1,20 @@
-"""Where tall blocks of columns live, and the few operations on them: on the host, or on a device."""
+"""Where tall blocks of columns live, and the few operations on them: on the host, or over a mesh of devices."""
 
 import jax
 
-from nfk.spaces.device import Device
 from nfk.spaces.host import HOST, Host
+from nfk.spaces.mesh import Mesh
 from nfk.spaces.orthonormal import orthonormalise, project_out
 from nfk.spaces.space import Block, Space, Store, normals
 
 __all__ = [
-    "HOST", "Block", "Device", "Host", "Space", "Store", "default_space", "normals", "orthonormalise", "project_out",
+    "HOST", "Block", "Host", "Mesh", "Space", "Store", "default_space", "normals", "orthonormalise", "project_out",
 ]  # fmt: skip
 
 
-def default_space() -> Space:
-    """The host where JAX computes on the CPU, whose memory it is; else the first accelerator of this process."""
-    return HOST if jax.default_backend() == "cpu" else Device(jax.local_devices()[0])
+def default_space(meshes: bool = True) -> Space:
+    """The host where JAX computes on the CPU, whose memory it is; else all accelerators of this process, and with
+    several processes all devices of all of them. For a network that does not compute there (`meshes`), the host."""
+    if not meshes or (jax.default_backend() == "cpu" and jax.process_count() == 1):
+        return HOST
+    return Mesh.of(jax.devices())

@@ -32,7 +32,6 @@ class Host(Space):
 
     name = "host"
     exact = True
-    device = None
 
     def free_bytes(self) -> int:
         return available_bytes()

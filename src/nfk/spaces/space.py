@@ -13,7 +13,7 @@ A new place (the tensors of another framework, a mesh of devices) is a new subcl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from nfk.layout import Layout
+from nfk.ranges import Ranges
 
 Block = Any  # what a place keeps: a numpy array, a jax array; no operation mixes two kinds
 Small = Float[np.ndarray, "left right"]
@@ -35,7 +36,9 @@ class Space(ABC):
 
     name: str
     exact: bool = False  # whether `inner` has products in float64 for blocks in float32
-    device: jax.Device | None  # where networks should compute, None for JAX's default
+    parts: int = 1  # ranges that rows are cut into, each worked on where it is
+    shards: int = 1  # shares that the columns of a block are cut into
+    device: Any = None  # where networks should compute (`model.interface.Place`), None for JAX's default
 
     @abstractmethod
     def free_bytes(self) -> int:
@@ -119,6 +122,14 @@ class Space(ABC):
     def columns(self, block: Block, place: slice) -> Block:
         """A copy of some columns."""
 
+    def between(self, block: Float[Block, "n a"], rows: slice) -> Float[Block, "m a"]:
+        """Some rows, one after another, to be read only."""
+        return block[rows]
+
+    def sampled(self, block: Float[Block, "n a"], step: int) -> Float[np.ndarray, "m a"]:
+        """Every `step`-th row, on the host; `block` may be an array of the host already."""
+        return self.get(self.put(block[::step]))
+
     @abstractmethod
     def padded(self, block: Block, rows: int, columns: int) -> Block:
         """The block filled up with zeros; itself where it has that shape."""
@@ -133,7 +144,11 @@ class Space(ABC):
             start += width
         return total
 
-    # --- rows of gradients
+    # --- rows: those of gradients, and blocks of as many rows
+
+    def row_space(self, outputs: int) -> Space:
+        """Where blocks of rows live, one row for each of an example's `outputs`."""
+        return self
 
     @abstractmethod
     def store(self, rows: int, layout: Layout) -> Store:
@@ -142,6 +157,105 @@ class Space(ABC):
     @abstractmethod
     def lend(self, block: Block) -> Any:
         """A block or a vector as an argument for the derivatives of a network; not copied where that can be."""
+
+    def batch(self, read: Callable[[int, int], Any], ranges: Ranges, begin: int, end: int, size: int) -> Any:
+        """Examples begin:end of every range, for the derivatives of a network: padded to `size` of each range."""
+        return padded(read(begin, end), size)
+
+    def normals(self, seed: Sequence[int], ranges: Ranges, rows: slice, columns: int, dtype: np.dtype) -> Block:
+        """`random` for some rows of every range."""
+        return self.put(normals(seed, rows.start, rows.stop, columns, dtype))
+
+    def part(self, block: Float[Block, "rows a"], rows: slice) -> Float[Block, "n a"]:
+        """Some rows of every range."""
+        return block[rows]
+
+    def spread(self, block: Float[Block, "P a"]) -> Block:
+        """A block as rows of gradients meet it, wherever they are."""
+        return block
+
+    def outer(self, total: Block | None, V: Float[Block, "n P"], part: Float[Block, "n b"]) -> Block:
+        """total + V' part, summed up where the rows are; nothing is added to at first."""
+        return self.product(V.T, part) if total is None else self.add_product(total, V.T, part)
+
+    def summed(self, total: Block) -> Float[Block, "P b"]:
+        """What `outer` has summed up, as a block: the one reduction of a pass."""
+        return total
+
+    def images(self, V: Float[Block, "n P"], block: Float[Block, "P a"]) -> Float[np.ndarray, "n a"]:
+        """V M, in float64 on the host."""
+        return self.inner(V.T, block, double=True)
+
+    def everywhere(self, V: Float[Block, "n P"]) -> Block:
+        """Rows of gradients as all other rows can meet them."""
+        return V
+
+    def kernel(self, V: Float[Block, "n P"], held: Float[Block, "m P"], double: bool = False) -> Small:
+        """V held' in float64 on the host, `held` as `everywhere` gives it."""
+        columns = V.T
+        return self.inner(columns, columns if held is V else held.T, double)
+
+    def collected(self, pieces: Sequence[tuple[Any, int]]) -> np.ndarray:
+        """Numbers of rows on the host, range after range: from pieces, each with how many of every range count."""
+        return np.concatenate([np.asarray(piece)[:count] for piece, count in pieces])
+
+    def add_sums(self, total: Any, block: Float[Block, "n a"]) -> Any:
+        """The sums of all columns added to `total`, nothing at first."""
+        sums = self.get(block).sum(axis=0, dtype=np.float64)
+        return sums if total is None else total + sums
+
+    def sums_of(self, total: Any) -> Float[np.ndarray, " a"]:
+        """What `add_sums` has summed up, in float64 on the host."""
+        return total
+
+    # --- a state that rows of gradients are folded into
+
+    def state(self, zero: tuple) -> tuple:
+        """Arrays of the host as a state to begin with."""
+        return jax.tree.map(self.lend, zero)
+
+    def counts(self, ranges: Ranges, begin: int, end: int, size: int, outputs: int, dtype: np.dtype) -> Any:
+        """How many rows of a batch are no padding."""
+        return np.asarray((end - begin) * outputs, dtype)
+
+    def fold(self, function: Callable, state: Sequence, leaves: Leaves, *arguments: Any) -> tuple:
+        """`function(*state, leaves, *arguments)`, a new state and a number for each row; each place has its own."""
+        return function(*state, leaves, *arguments)
+
+    def united(self, function: Callable, state: Sequence) -> tuple:
+        """The states of all places as one: `function(add, *state)`, where `add` is a sum over the places."""
+        return tuple(state)
+
+    def largest(self, part: Any) -> float:
+        """The largest magnitude in some rows of gradients."""
+        return float(np.abs(np.asarray(part)).max(initial=0))
+
+    # --- products with tangents and cotangents
+
+    def scaled(self, block: Float[Block, "P a"], scale: np.ndarray) -> Float[Block, "P a"]:
+        """Every row times its number."""
+        return block * self.put(scale)[:, None]
+
+    def sums(self, rows: int, columns: int, dtype: np.dtype) -> Block:
+        """Zeros to sum up in, as `outer` does, and for `summed`."""
+        return self.zeros(rows, columns, dtype)
+
+    def groups(self, width: int, columns: int) -> list[slice]:
+        """The columns that the derivatives of a network take at once."""
+        return [slice(a, min(a + columns, width)) for a in range(0, width, columns)]
+
+    def tangents(self, block: Float[Block, "P a"], group: slice, columns: int, layout: Layout) -> list:
+        """Some columns of a block, filled up to `columns` of them, as leaves of the parameters."""
+        return layout.leaves(self.lend(self.padded(block[:, group], block.shape[0], columns).T))
+
+    def cotangents(self, weights: Float[Block, "n a"], group: slice, rows: int, columns: int) -> Any:
+        """Some columns of a block, filled up to that size."""
+        return self.lend(self.padded(weights[:, group], rows, columns))
+
+    def image(self, parts: list, batch: Any, rows: int, width: int, shift: np.ndarray) -> Float[Block, "n U"]:
+        """What the derivatives of a network made of the tangents of all groups, less `shift`, without the padding."""
+        joined = self.joined([self.put(part) for part in parts])
+        return joined[:rows, :width] - self.put(shift.astype(joined.dtype))
 
 
 class Store(ABC):
@@ -166,6 +280,17 @@ class Store(ABC):
     @abstractmethod
     def clear(self) -> None:
         """Nothing that was written is needed any more."""
+
+
+def padded(batch: Any, size: int) -> Any:
+    """The batch with its last example repeated up to `size`, so that one compiled shape serves every batch."""
+
+    def pad(leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        missing = size - len(leaf)
+        return leaf if missing == 0 else np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)])
+
+    return jax.tree.map(pad, batch)
 
 
 def normals(seed: Sequence[int], start: int, stop: int, columns: int, dtype: np.dtype) -> Float[np.ndarray, "n a"]:
