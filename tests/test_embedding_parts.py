@@ -13,7 +13,7 @@ from registry import mlp, mlp_params, vectors
 import nfk
 from nfk.memory import available_bytes, parse_memory
 from nfk.planning import Problem, plan_gram
-from nfk.spaces import Device
+from nfk.spaces import Mesh
 from nfk.stream import Examples
 
 
@@ -44,15 +44,15 @@ def test_parts_are_those_of_the_fisher_vector(double):
 
 
 def test_a_basis_on_a_device_says_the_same(double):
-    space = Device(jax.devices()[1])
+    space = Mesh.of([jax.devices()[1]])
     device = replace(double.embedding, right=space.put(double.embedding.right), space=space)
     parts, expected = device.decompose(double.X), double.embedding.decompose(double.X)
     near(parts.outside, expected.outside)
     near(parts.embedding, expected.embedding)
     near(device.gram(double.X), double.K)
-    assert device.truncated(2).right.devices() == {space.device}
+    assert device.truncated(2).right.devices() == {jax.devices()[1]}
     merged = nfk.merge(device, device)
-    assert merged.right.devices() == {space.device}
+    assert merged.right.devices() == {jax.devices()[1]}
     layers, expected = device.layer_shares(), double.embedding.layer_shares()
     near(list(layers.values()), list(expected.values()))
     near(merged.eigenvalues, 2 * double.embedding.eigenvalues[: merged.rank], 1e-7)

@@ -15,7 +15,7 @@ from nfk.operator.products import ProductOperator
 from nfk.operator.stream import GradientStream
 from nfk.planning import Options
 from nfk.progress import Reporter
-from nfk.spaces import HOST, Device
+from nfk.spaces import HOST, Mesh
 from nfk.stream import Examples
 
 # Laws whose cause is not in the precision are tested in one: the other would double the time and find nothing new.
@@ -25,7 +25,7 @@ in_float64 = pytest.mark.parametrize("dtype", ["float64"], indirect=True)
 
 def gradients(case, space=HOST, *, keep=False, batching="vmap", microbatch=7, chunk=14):
     stream = case.stream(microbatch, space, batching)
-    kept = space.store(stream.rows, stream.layout) if keep else None
+    kept = space.row_space(stream.outputs).store(stream.rows, stream.layout) if keep else None
     return GradientOperator(stream, case.moments, chunk, kept)
 
 
@@ -35,7 +35,7 @@ def products(case, space=HOST):
 
 def third():
     """A device that is not the first: what is put elsewhere by mistake is an error."""
-    return Device(jax.devices()[2])
+    return Mesh.of([jax.devices()[2]])
 
 
 ENGINES = {
@@ -70,7 +70,7 @@ def test_every_engine_is_the_dense_definition(case, close, engine):
         close(left, V @ M)
         close(right, V.T @ (V @ M))
     for found in (operator.matmat(block), operator.rmatmat(W), left, right):
-        assert space.device is None or found.devices() == {space.device}
+        assert space is HOST or found.devices() == {jax.devices()[2]}
     close(operator.dense(), V)
     close(operator.trace(), np.sum(V**2))
     if "kept" in engine:
@@ -206,7 +206,7 @@ def test_blocks_on_a_device_give_the_same_fit(case, close, way):
     """The basis lives on the device that was named, and so does all that is computed with it."""
     space = third()
     embedding = _Fit(case.model, 4, 0, Options(tol=case.tol, space=space, **ON_A_DEVICE[way]))(Examples(case.X))
-    assert embedding.right.devices() == {space.device}
+    assert embedding.right.devices() == {jax.devices()[2]}
     close(embedding.eigenvalues, case.embedding.eigenvalues)
     E, F = embedding(case.X), case.embedding(case.X)
     close(E @ E.T, F @ F.T, factor=5)
@@ -224,7 +224,7 @@ def test_a_column_of_many_slabs_on_a_device(way):
     np.testing.assert_allclose(embedding(data), embedding.training, atol=1e-3 * np.sqrt(values[0]))
 
 
-@pytest.mark.parametrize("space", [HOST, Device(jax.devices()[1])], ids=["host", "device"])
+@pytest.mark.parametrize("space", [HOST, Mesh.of([jax.devices()[1]])], ids=["host", "device"])
 def test_the_kernel_matrix_is_summed_in_float64(space):
     """Sums of whole numbers beyond 2^24, over a hundred slabs of parameters: exact, though each product is float32."""
     size = 100 * 8192

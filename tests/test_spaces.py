@@ -7,15 +7,34 @@ import numpy as np
 import pytest
 
 from nfk.layout import Layout
-from nfk.spaces import HOST, Device, normals, orthonormalise, project_out
+from nfk.ranges import Ranges
+from nfk.spaces import HOST, Mesh, normals, orthonormalise, project_out
 from nfk.spaces.space import SLAB
 
 ROWS = 2 * SLAB + 77  # some slabs and a part of one
 
 
-@pytest.fixture(params=["host", "device"])
+MESHES = {"device": (1, 1), "data": (3, 1), "basis": (1, 2), "mesh": (2, 2)}
+
+
+@pytest.fixture(params=["host", *MESHES])
 def space(request):
-    return HOST if request.param == "host" else Device(jax.devices()[1])
+    """The host; a device that is not the first; several that share out rows, columns, both."""
+    if request.param == "host":
+        return HOST
+    data, basis = MESHES[request.param]
+    return Mesh.of(jax.devices()[1 : 1 + data * basis], basis)
+
+
+def gradients(space, rows: np.ndarray):
+    """Rows as a network's gradients come: shared out over the ranges, padding and all."""
+    store, share = space.store(len(rows), Layout.of(rows[0])), -(-len(rows) // space.parts)
+    filled = np.concatenate([rows, np.zeros((space.parts * share - len(rows), rows.shape[1]), rows.dtype)])
+    each = share + -share % space.shards
+    padded = np.zeros((space.parts, each, rows.shape[1]), rows.dtype)
+    padded[:, :share] = filled.reshape(space.parts, share, -1)
+    store.write(0, [padded.reshape(-1, rows.shape[1])], share)
+    return store.block(slice(0, share)), share
 
 
 def block(columns: int, seed: int = 0, rows: int = ROWS, dtype=np.float32) -> np.ndarray:
@@ -32,33 +51,57 @@ def test_operations_are_those_of_numpy(space):
     A, B, small = block(5), block(3, 1), block(3, 2, rows=5)
     put = space.put
     double = [part.astype(np.float64) for part in (A, B, small)]
-    near(space.inner(put(A), put(B)), double[0].T @ double[1])
+    near(space.inner(put(A), put(B)), double[0].T @ double[1], 3e-6)
     near(space.norms(put(A)), np.linalg.norm(double[0], axis=0))
     factors = np.array([2.0, -1.0, 0.5])
     near(
         space.norms(put(B), put(A[:, :3].copy()), factors),
         np.linalg.norm(double[1] - double[0][:, :3] * factors, axis=0),
     )
-    near(space.row_squares(put(A.T.copy())), np.sum(double[0] ** 2, axis=0))
     near(space.product(put(A), small), double[0] @ double[2])
     near(space.add_product(put(B.copy()), put(A), small, -0.5), double[1] - 0.5 * double[0] @ double[2])
-    near(space.add_columns(put(A.copy()), slice(1, 4), put(B)), double[0] + np.pad(double[1], ((0, 0), (1, 1))))
     near(space.rotate(put(A.copy()), small[:, :2]), double[0] @ double[2][:, :2])
     near(
         space.combine([put(A), put(B)], np.vstack([small, small[:3]])),
         double[0] @ double[2] + double[1] @ double[2][:3],
     )
     near(space.joined([put(A), put(B)]), np.hstack(double[:2]))
-    near(space.stacked(((rows, put(A[rows])) for rows in (slice(0, 100), slice(100, ROWS))), ROWS, 5, A.dtype), A)
+    parts = ((rows, space.part(put(A), rows)) for rows in Ranges.of(ROWS, space.parts).slices(5000))
+    near(space.stacked(parts, ROWS, 5, A.dtype), A)
+    near(space.between(put(A), slice(7, 108)), A[7:108])
+    near(space.sampled(put(A), 1000), A[::1000])
+    near(space.scaled(put(A), A[:, 0]), double[0] * double[0][:, :1])
     near(space.columns(put(A), slice(1, 3)), A[:, 1:3])
-    near(space.padded(put(A), ROWS + 2, 7), np.pad(A, ((0, 2), (0, 2))))
+    near(space.padded(put(A), ROWS, 7), np.pad(A, ((0, 0), (0, 2))))
     scale, mean, sums = block(1, 3)[:, 0], block(1, 4)[:, 0], np.array([1.0, 2.0, 3.0])
     near(space.normalise(put(B.copy()), scale, mean, sums), scale[:, None] * (double[1] - np.outer(mean, sums)))
     near(space.get(space.zeros(4, 2, np.dtype(np.float32))), np.zeros((4, 2)))
 
 
-def test_blocks_stay_where_they_are():
-    space = Device(jax.devices()[1])
+def test_rows_of_gradients_meet_blocks(space):
+    """20,000 parameters: some slabs of them. Everything that rows are multiplied with, against numpy."""
+    G, M, W = block(20_000, rows=11), block(3, 1, rows=20_000), block(4, 2, rows=11)
+    V, share = gradients(space, G)
+    G, M, W = (part.astype(np.float64) for part in (G, M, W))
+    ranges = Ranges.of(11, space.parts)
+    whole, there = ranges.places(slice(0, share))
+    spread = space.spread(space.put(M.astype(np.float32)))
+    near(space.stacked([(slice(0, share), space.product(V, spread))], 11, 3, np.float32), G @ M, 1e-5)
+    near(space.images(V, spread)[there, :3], (G @ M)[whole])
+    total = None
+    for rows in ranges.slices(share):
+        total = space.outer(total, V, space.part(space.put(W.astype(np.float32)), rows))
+    near(space.summed(total), G.T @ W)
+    near(space.kernel(V, space.everywhere(V))[there][:, there], (G @ G.T)[whole][:, whole])
+    near(space.collected([(space.row_squares(V), share)])[: len(G)], np.sum(G**2, axis=1))
+    omega = space.normals([3], ranges, slice(0, share), 4, np.dtype(np.float32))
+    near(space.sums_of(space.add_sums(None, omega))[:4], normals([3], 0, 11, 4, np.dtype(np.float32)).sum(axis=0))
+
+
+@pytest.mark.parametrize(("data", "basis"), [(1, 1), (2, 2)])
+def test_blocks_stay_where_they_are(data, basis):
+    devices = jax.devices()[1 : 1 + data * basis]
+    space = Mesh.of(devices, basis)
     A = space.put(block(4))
     small = block(4, rows=4)
     for found in (
@@ -67,7 +110,8 @@ def test_blocks_stay_where_they_are():
         space.combine([A], small),
         space.random([0], 99, 3, A.dtype),
     ):
-        assert found.devices() == {space.device}
+        assert found.devices() == set(devices)
+        assert {shard.data.size * data * basis for shard in found.array.addressable_shards} == {found.array.size}
 
 
 @pytest.mark.parametrize("offset", [1e3, 3e3])
@@ -78,7 +122,9 @@ def test_sums_over_many_slabs_are_as_good_as_float64(space, offset):
     double = A.astype(np.float64)
     np.testing.assert_allclose(space.inner(space.put(A), space.put(A)), double.T @ double, rtol=3e-7)
     np.testing.assert_allclose(space.norms(space.put(A)) ** 2, np.sum(double**2, axis=0), rtol=3e-7)
-    np.testing.assert_allclose(space.row_squares(space.put(A.T.copy())), np.sum(double**2, axis=0), rtol=3e-7)
+    V, share = gradients(space, A.T.copy())
+    squares = space.collected([(space.row_squares(V), share)])[:2]
+    np.testing.assert_allclose(squares, np.sum(double**2, axis=0), rtol=3e-7)
 
 
 def test_sums_over_slabs_lose_nothing(space):
@@ -88,7 +134,8 @@ def test_sums_over_slabs_lose_nothing(space):
     expected = whole.T @ whole
     assert (expected.astype(np.float32) != expected).any()
     np.testing.assert_array_equal(space.inner(space.put(A), space.put(A)), expected)
-    np.testing.assert_array_equal(space.row_squares(space.put(A.T.copy())), np.diag(expected))
+    V, share = gradients(space, A.T.copy())
+    np.testing.assert_array_equal(space.collected([(space.row_squares(V), share)])[:2], np.diag(expected))
     np.testing.assert_allclose(space.norms(space.put(A)), np.sqrt(np.diag(expected)), rtol=1e-15)
 
 
@@ -103,6 +150,7 @@ def test_a_row_of_random_numbers_does_not_depend_on_who_draws_it(space):
     np.testing.assert_array_equal(np.concatenate(parts), drawn)
 
 
+@pytest.mark.parametrize("space", ["host", "device"], indirect=True)
 def test_gradients_are_stored_leaf_by_leaf_and_padding_is_dropped(space):
     layout = Layout.of({"a": np.zeros((2, 2), np.float32), "b": np.zeros(3, np.float32)})
     rows = block(7, rows=10)
@@ -113,11 +161,11 @@ def test_gradients_are_stored_leaf_by_leaf_and_padding_is_dropped(space):
         if first == 4:  # one array for every example, as unrolled derivatives come
             leaves = [[leaf[i : i + 1] for i in range(4)] for leaf in leaves]
         store.write(first, jax.tree.map(jax.numpy.asarray, leaves), count)
-    near(store.block(slice(0, 10)), rows)
-    near(store.block(slice(4, 10)), rows[4:])
+    near(space.get(store.block(slice(0, 10))), rows)
+    near(space.get(store.block(slice(4, 10))), rows[4:])
     mean, scale = block(1, 5, rows=7)[:, 0], block(1, 6, rows=7)[:, 0]
     store.normalise(mean, scale)
-    near(store.block(slice(0, 10)), (rows - mean) * scale)
+    near(space.get(store.block(slice(0, 10))), (rows - mean) * scale)
 
 
 @pytest.mark.parametrize("layout", ["C", "F", "sliced"])

@@ -23,7 +23,8 @@ class Matrix:
     """A dense matrix as an operator."""
 
     def __init__(self, V: np.ndarray) -> None:
-        self.V, self.shape, self.dtype, self.space, self.passes = V, V.shape, V.dtype, HOST, 0
+        self.V, self.shape, self.dtype, self.passes = V, V.shape, V.dtype, 0
+        self.space = self.row_space = HOST
 
     def _pass(self) -> None:
         self.passes += 1

@@ -178,7 +178,9 @@ class Recorded:
         return self._result("matmat", block, lambda: (self.operator.matmat(block),), self.space, self.row_space)[0]
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
-        return self._result("rmatmat", weights, lambda: (self.operator.rmatmat(weights),), self.row_space, self.space)[0]
+        return self._result("rmatmat", weights, lambda: (self.operator.rmatmat(weights),), self.row_space, self.space)[
+            0
+        ]
 
     def fused(self, block: Float[Block, "P U"]) -> tuple[Float[Block, "rows U"], Float[Block, "P U"]]:
         compute = lambda: self.operator.fused(block)  # noqa: E731

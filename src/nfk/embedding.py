@@ -21,7 +21,7 @@ from nfk.operator.stream import GradientStream
 from nfk.planning import Batches, Engine, Plan, Problem, plan_gram, plan_rows
 from nfk.progress import Reporter
 from nfk.ranges import grid
-from nfk.spaces import Block, Space, default_space
+from nfk.spaces import Block, Space, default_space, space_for
 from nfk.stream import Examples
 
 
@@ -190,7 +190,7 @@ class Embedding(Shown):
             for tile, held in outer.chunks():
                 columns, among = outer.ranges.places(tile)
                 everywhere = self.space.everywhere(held)
-                same = Y is None and columns == slice(0, len(K))
+                same = Y is None and tile == slice(0, outer.ranges.each)
                 for rows, V in ((tile, held),) if same else inner.chunks():
                     whole, there = inner.ranges.places(rows)
                     K[grid(columns, whole)] = self.space.kernel(V, everywhere)[there][:, among].T
@@ -254,12 +254,13 @@ class Embedding(Shown):
         return packing.write(self, Path(folder))
 
 
-def load(folder: str | Path, model: Model) -> Embedding:
+def load(folder: str | Path, model: Model, *, mesh: Any = None) -> Embedding:
     """Read a saved embedding for the network it was fitted with; with any other, an error names the difference.
 
     Args:
         folder: where `Embedding.save`, `save=` or `nfk fit` wrote it.
         model: the model of the fit, with the same parameters.
+        mesh: the devices that hold the basis and compute embeddings, as for `nfk.fit`; not those of the fit, need be.
     """
     require_model(model)
-    return Embedding(model=model, **packing.read(Path(folder), model))
+    return Embedding(model=model, **packing.read(Path(folder), model, space_for(mesh, model.network.meshes)))

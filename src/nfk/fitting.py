@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from nfk import identity, interrupts, store
+from nfk import identity, interrupts, packing, store
 from nfk.checkpoint import Checkpoint, decided, facts_of
-from nfk.embedding import Embedding, load
+from nfk.embedding import Embedding
 from nfk.identity import Kind
 from nfk.model import Model, require_model, split_key
 from nfk.operator.gradients import GradientOperator
@@ -31,7 +31,7 @@ from nfk.solve.krylov import Krylov
 from nfk.solve.operator import Operator
 from nfk.solve.power import Power
 from nfk.solve.sides import ExampleSide, ParameterSide
-from nfk.spaces import Store
+from nfk.spaces import Store, space_for
 from nfk.stream import Examples, Generated
 
 
@@ -47,6 +47,7 @@ def plan(
     memory: int | str | None = None,
     oversamples: int = 10,
     tol: float = 1e-2,
+    mesh: Any = None,
 ) -> Plan:
     """What `fit` would do with the same arguments, and at what cost. Takes one trace of the network, runs nothing.
 
@@ -64,9 +65,10 @@ def plan(
         memory: the budget: bytes, "500MB", "4GB"; half of what is free by default.
         oversamples: columns beyond the rank that are carried along.
         tol: the bound on every component's relative residual.
+        mesh: the devices, as for `fit`.
     """
     require_model(model)
-    options = Options(method, engine, side, keep, memory, oversamples, tol)
+    options = Options(method, engine, side, keep, memory, oversamples, tol, space=space_for(mesh, model.network.meshes))
     return plan_fit(Problem.of(model, _several(Examples(X))), rank, options)
 
 
@@ -86,6 +88,7 @@ def fit(
     max_steps: int = 30,
     save: str | Path | None = None,
     checkpoint: str | Path | None = None,
+    mesh: Any = None,
     progress: bool | None = None,
 ) -> Embedding:
     """The top `rank` eigenfunctions of the model's Fisher kernel over X: V = Phi Sigma Q', e(x) = V_x Q_k.
@@ -114,12 +117,16 @@ def fit(
         save: a folder, checked before the work and written after it.
         checkpoint: a folder for the result of every finished pass. Killed at any moment, the same call goes on from
             there; when it has come to its end, the same call returns its result.
+        mesh: the devices that take part: a number of them, which share out the examples; a pair (data, basis), where
+            the columns of the basis are shared out, too; or a jax.sharding.Mesh with these axes. None takes all
+            accelerators for the data; on a CPU, the host itself.
         progress: a bar on standard error: always, never, or (None) when it is a terminal.
 
-    `engine`, `side` and `keep` never change the answer; None lets the plan choose.
+    `engine`, `side`, `keep` and `mesh` never change the answer; None lets the plan choose.
     """
     require_model(model)
-    run = _Fit(model, rank, key, Options(method, engine, side, keep, memory, oversamples, tol, max_steps))
+    space = space_for(mesh, model.network.meshes)
+    run = _Fit(model, rank, key, Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space))
     if save is not None:
         store.check_writable(Path(save))
     with Checkpoint(checkpoint).held() as run.checkpoint:
@@ -190,8 +197,8 @@ class _Fit:
         decisions = self.checkpoint.open(facts)
         if decisions is not None:
             self.plan = decided(self.plan, decisions)
-            found = self.checkpoint.finished(lambda folder: load(folder, self.model))
-            return None if found is None else replace(found, plan=self.plan)
+            found = self.checkpoint.finished(lambda folder: packing.read(folder, self.model, self.options.space))
+            return None if found is None else Embedding(model=self.model, **found, plan=self.plan)
         if self.plan.rival is not None:
             self.plan = faster(self.plan, self.plan.rival, self._trial)
         self.checkpoint.begin(facts, self.plan)

@@ -16,7 +16,7 @@ from nfk import identity, store
 from nfk.identity import Kind
 from nfk.model import Model
 from nfk.operator.moments import Moments
-from nfk.spaces import default_space
+from nfk.spaces import Space
 
 if TYPE_CHECKING:
     from nfk.embedding import Embedding
@@ -45,11 +45,11 @@ def pack(embedding: Embedding) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     return tensors, facts
 
 
-def read(folder: Path, model: Model) -> dict[str, Any]:
+def read(folder: Path, model: Model, space: Space) -> dict[str, Any]:
     """The fields of the embedding that was saved, checked to belong to this model."""
     tensors, facts = store.read(folder, REQUIRED)
     identity.check(facts["model"], model, folder)
-    kind, space = Kind.from_json(facts["example_shapes"], facts.get("example_dtype")), default_space()
+    kind = Kind.from_json(facts["example_shapes"], facts.get("example_dtype"))
     if kind.dtype is not None:
         identity.check_canary(model, kind.blank(), facts["probe"])
     unit, factor = facts.get("unit", 1.0), facts.get("factor", 1.0)

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from nfk.model import Differentiator, Model, split_key
 from nfk.operator.moments import Moments
 from nfk.operator.stream import GradientStream
-from nfk.planning import Options, Plan, Problem
+from nfk.planning import Plan, Problem
 from nfk.progress import Reporter
-from nfk.spaces import Space
+from nfk.spaces import HOST, Space
 from nfk.stream import Examples
 
 BATCH = 8  # examples through the network at once, at the most
@@ -57,11 +57,10 @@ class Patient:
 
     @classmethod
     def of(cls, model: Model, sample: Sample, problem: Problem, plan: Plan | None, key: Any) -> Patient:
-        space = Options().space
         batching, batch = (plan.batches.batching, plan.batches.gradients) if plan else ("vmap", BATCH)
-        differentiator = model.network.differentiate(split_key(key)[2], problem.outputs, batching, space.device)
+        differentiator = model.network.differentiate(split_key(key)[2], problem.outputs, batching)
         batch = min(max(batch, 2), BATCH, len(sample))
-        return cls(model, sample, differentiator, space, batch, key)
+        return cls(model, sample, differentiator, HOST, batch, key)
 
     @property
     def eps(self) -> float:

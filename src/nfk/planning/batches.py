@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nfk.model import Batching
 from nfk.planning.problem import Problem
-from nfk.spaces import HOST, Space
+from nfk.spaces import Space
 
 CHUNK_ROWS = 256  # rows of gradients that meet a block at once: at this size BLAS is near its peak
 MICROBATCH_BYTES = 4 * 2**20  # gradients of a microbatch: small enough to stay in cache and off fresh pages
@@ -23,7 +23,8 @@ PRODUCT_BATCH = PRODUCT_COLUMNS = 32
 @dataclass(frozen=True)
 class Batches:
     """`gradients`: examples whose gradients are computed at once; `chunk`: examples whose gradients meet a block at
-    once; `products`, `columns`: examples and columns that a JVP or VJP takes at once (0 without one)."""
+    once; `products`, `columns`: examples and columns that a JVP or VJP takes at once (0 without one). Where rows are
+    cut into ranges, so many of each range; and so many columns on each device."""
 
     gradients: int
     chunk: int
@@ -62,7 +63,7 @@ def suitable_batching(p: Problem, space: Space) -> tuple[Batching, int]:
     On a CPU patches are the fastest for the critics in `results/gradients.json` and about equal to vmap for LeNet-5, as
     long as they stay off fresh pages; a network too large for that has its examples written out one after another.
     """
-    if space is not HOST:
+    if space.processor != "cpu":
         return "vmap", max(CHUNK_ROWS // p.outputs, 1)
     few = min(max(MICROBATCH_BYTES // p.row_bytes, p.microbatch), MOST_MICROBATCH)
     if not p.patch_bytes:

@@ -82,6 +82,7 @@ class Plan(Shown):
         return {
             "of": f"{p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {way.target}",
             "method": f"{_words(way)}, {way.engine}, {_where(way)}",
+            **({"devices": devices} if (devices := way.options.space.devices) else {}),
             "passes": f"about {self.passes}, {self.flops:.1e} FLOP",
             "time": f"about {_duration(self.seconds)}, and compilation",
             "memory": f"{human(self.peak_bytes)} at its peak, budget {human(self.budget)}",
@@ -89,18 +90,21 @@ class Plan(Shown):
 
     def __str__(self) -> str:
         p, way = self.problem, self.way
+        devices = way.options.space.devices
+        each = " on each device" if devices else ""
         how = "" if self.batches.batching == "vmap" else f", {self.batches.batching}"
         lines = [
             f"Plan: {p.examples:,} examples, {p.rows:,} rows, {p.parameters:,} parameters, {way.target}",
             *([f"  network   {p.note}"] if p.note else []),
             f"  method    {_words(way)}",
             f"  engine    {way.engine}{' (close: both will be timed)' if self.rival else ''}, {_where(way)}",
+            *([f"  devices   {devices}"] if devices else []),
             f"  batches   {self.batches.gradients} examples through the network{how}, "
             f"{self.batches.chunk} against the basis",
             f"  passes    about {self.passes}, {self.flops:.1e} FLOP",
             f"  time      about {_duration(self.seconds)}, and compilation",
             *(f"    or {_duration(other.seconds):>12}  {_words(other)}, {_where(other)}" for other in self.others[:4]),
-            f"  memory    {human(self.peak_bytes)} at its peak, budget {human(self.budget)}",
+            f"  memory    {human(self.peak_bytes)} at its peak{each}, budget {human(self.budget)}",
         ]
         lines += [f"    {human(size):>10}  {name}" for name, size in self.parts.items() if size]
         return "\n".join(lines)
@@ -198,10 +202,12 @@ def plan_rows(
     p: Problem, space: Space, memory: int | str | None, columns: int = 0, engine: Engine = "gradients"
 ) -> RowPlan:
     """One pass over the rows, against a basis of `columns` columns, or none (0): nothing is gathered then."""
-    budget = parse_memory(memory, space.free_bytes)
+    budget, p = parse_memory(memory, space.free_bytes), p.on(space)
     parts = {"mean and scale": 4 * p.column_bytes, "the result": 2 * p.rows * columns * p.itemsize}
+    if space.parts > 1:
+        parts["the basis, gathered"] = columns * p.column_bytes // space.shards
     if engine == "products":
-        parts["scaled tangents"] = 2 * columns * p.column_bytes
+        parts["scaled tangents"] = 2 * columns * p.column_bytes // space.shards
     spare = budget - sum(parts.values())
     if engine == "products":
         batches = product_batches(p, space, budget, spare, columns)
@@ -222,18 +228,20 @@ def plan_rows(
 def plan_gram(first: Problem, second: Problem, space: Space, memory: int | str | None) -> RowPlan:
     """Tiles of Fisher vectors of the first set, as many as fit beside the kernel and a chunk of the second."""
     budget, item = parse_memory(memory, space.free_bytes), first.itemsize
-    example = first.row_bytes
+    example = first.row_bytes * (space.parts + 1 if space.parts > 1 else 1)
+    pairs = f"{first.rows:,} x {second.rows:,}"
     kernel = {
-        f"the {first.rows:,} x {second.rows:,} kernel": first.rows * second.rows * item,
+        f"the {pairs} kernel": first.rows * second.rows * item,
         "mean and scale": 4 * first.column_bytes,
     }
+    first, second = first.on(space), second.on(space)
     one = Batches(1, 1)
     # Beside its Fisher vector, an example of the tile has a column of the kernel that is being made.
     tile_bytes = example + second.rows * first.outputs * item
     least = sum((kernel | network_bytes(second, one) | chunk_bytes(second, one)).values()) + tile_bytes
     if budget < least:
         raise ValueError(
-            f"memory={human(budget)} does not hold the {first.rows:,} x {second.rows:,} kernel and a tile of Fisher "
+            f"memory={human(budget)} does not hold the {pairs} kernel and a tile of Fisher "
             f"vectors: give at least {at_least(least)}, or fewer examples"
         )
     spare = budget - sum(kernel.values())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from nfk.model import Model
+from nfk.spaces import Space
 from nfk.stream import Examples
 
 
@@ -44,6 +45,10 @@ class Problem:
             why_no_products=model.network.why_no_products(example), microbatch=cost.microbatch,
             note=model.network.note,
         )  # fmt: skip
+
+    def on(self, space: Space) -> Problem:
+        """The part of it that each range of rows has."""
+        return replace(self, examples=-(-self.examples // space.parts))
 
     @property
     def rows(self) -> int:

@@ -63,64 +63,91 @@ class Way:
         """What does not depend on the batches, at the stage that needs most."""
         return max(self._stages(), key=lambda parts: sum(parts.values()))
 
-    def _stages(self) -> Iterator[dict[str, int]]:
-        """Moments, search, finish: what each of them holds beside the batches."""
-        p = self.problem
-        column, always = p.column_bytes, {}
-        if self.keep:
-            always["all gradients"] = p.examples * p.row_bytes
-        sketch = self.width if self.method == "krylov" and self.side == "parameters" else 0
-        yield always | {"moments (mean, Fisher, scale and their sums)": (9 + 2 * sketch) * column}
-        always["mean, Fisher and scale"] = 5 * column
-        yield always | self._search_bytes()
-        yield always | self._finish_bytes()
+    @property
+    def share(self) -> Problem:
+        """What each range of rows has of the problem."""
+        return self.problem.on(self.options.space)
 
-    def _search_bytes(self) -> dict[str, int]:
+    @property
+    def column_bytes(self) -> float:
+        """One column of the parameters' side on a device that has all of its rows: while gradients meet it."""
+        return self.problem.column_bytes / self.options.space.shards
+
+    @property
+    def resting_bytes(self) -> float:
+        """One column of the parameters' side at rest: its part of it on each device."""
+        return self.column_bytes / self.options.space.parts
+
+    @property
+    def image_bytes(self) -> float:
+        """One column of the examples' side on each device."""
+        return self.share.rows * self.problem.itemsize / self.options.space.shards
+
+    def _stages(self) -> Iterator[dict[str, int]]:
+        """Moments, search, finish: what each of them holds beside the batches, on each device."""
+        column, always = self.problem.column_bytes, {}
+        if self.keep:
+            always["all gradients"] = self.share.examples * self.share.row_bytes
+        sketch = self.width if self.method == "krylov" and self.side == "parameters" else 0
+        sums = int(9 * column + 2 * sketch * self.column_bytes)
+        yield always | {"moments (mean, Fisher, scale and their sums)": sums}
+        always["mean, Fisher and scale"] = 5 * column
+        yield always | {name: int(size) for name, size in self._search_bytes().items()}
+        yield always | {name: int(size) for name, size in self._finish_bytes().items()}
+
+    @property
+    def _tile_bytes(self) -> int:
+        """Of one example in each range's tile: where there are several, each device meets the tiles of all."""
+        parts = self.options.space.parts
+        return self.problem.row_bytes * (parts + 1 if parts > 1 else 1)
+
+    def _search_bytes(self) -> dict[str, float]:
         p = self.problem
-        tangents = {"scaled tangents": 2 * self.width * p.column_bytes} if self.engine == "products" else {}
+        tangents = {"scaled tangents": 2 * self.width * self.column_bytes} if self.engine == "products" else {}
         if self.method in ("exact", "gram"):
             size = p.rows if self.method == "gram" else p.smaller
             dense = {"all gradients, dense": p.examples * p.row_bytes} if self.engine == "products" else {}
-            tile = {"a tile of gradients": self.tile * p.row_bytes} if self.tile else {}
+            tile = {"a tile of gradients": self.tile * self._tile_bytes} if self.tile else {}
             return {"kernel matrix and its eigenvectors": 4 * 8 * size**2} | dense | tile
         if self.method == "power":
-            return {"two blocks, parameters x columns": 3 * self.width * p.column_bytes} | tangents
+            return {"two blocks, parameters x columns": 3 * self.width * self.column_bytes} | tangents
         projected = {"projected matrix": 4 * 8 * self.capacity**2}
         if self.side == "parameters":
             return {
-                "basis and work space, parameters x columns": (self.capacity + 3 * self.width) * p.column_bytes,
-                "images of the basis, rows x columns": (self.capacity + 3 * self.width) * p.rows * p.itemsize,
+                "basis and work space, parameters x columns":
+                    self.capacity * self.resting_bytes + 3 * self.width * self.column_bytes,
+                "images of the basis, rows x columns": (self.capacity + 3 * self.width) * self.image_bytes,
             } | projected | tangents  # fmt: skip
         return {
-            "a block and its work space, parameters x columns": 3 * self.width * p.column_bytes,
+            "a block and its work space, parameters x columns": 3 * self.width * self.column_bytes,
             "basis, images and work space, rows x columns, float64": (2 * self.capacity + 4 * self.width) * p.rows * 8,
         } | projected | tangents  # fmt: skip
 
-    def _finish_bytes(self) -> dict[str, int]:
+    def _finish_bytes(self) -> dict[str, float]:
         p, count = self.problem, self.target.rank or min(self.capacity or self.problem.smaller, self.problem.smaller)
         left = {"left vectors and images": 6 * count * p.rows * 8}
         if self.tile:  # neither a second block of right vectors nor a probe: the kernel certifies
-            return {"right vectors": count * p.column_bytes, "kernel matrix": 2 * 8 * p.rows**2} | left
-        parts = {"right vectors and their certificate": 3 * count * p.column_bytes} | left
+            return {"right vectors": count * self.column_bytes, "kernel matrix": 2 * 8 * p.rows**2} | left
+        parts = {"right vectors and their certificate": 3 * count * self.column_bytes} | left
         if self.method != "krylov":
             probes = 3 * PROBES if self.method == "gram" else 0
-            return parts | {"probes": probes * p.column_bytes}
-        parts["probes"] = 3 * min(PROBES, self.width) * p.column_bytes
+            return parts | {"probes": probes * self.column_bytes}
+        parts["probes"] = 3 * min(PROBES, self.width) * self.column_bytes
         if self.engine == "products":
-            parts["scaled tangents"] = 2 * max(count, self.width) * p.column_bytes
+            parts["scaled tangents"] = 2 * max(count, self.width) * self.column_bytes
         if self.side == "parameters":
             return parts | {
-                "basis, parameters x columns": (self.capacity + self.width) * p.column_bytes,
-                "images of the basis, rows x columns": self.capacity * p.rows * p.itemsize,
+                "basis, parameters x columns": (self.capacity + self.width) * self.resting_bytes,
+                "images of the basis, rows x columns": self.capacity * self.image_bytes,
             }
         return parts | {
-            "remainder, parameters x columns": self.width * p.column_bytes,
+            "remainder, parameters x columns": self.width * self.column_bytes,
             "basis and images, rows x columns, float64": 2 * self.capacity * p.rows * 8,
         }
 
     def batch_bytes(self, batches: Batches) -> dict[str, int]:
-        parts = network_bytes(self.problem, batches)
-        return parts if not self._gathers else {**parts, **chunk_bytes(self.problem, batches)}
+        parts = network_bytes(self.share, batches)
+        return parts if not self._gathers else {**parts, **chunk_bytes(self.share, batches)}
 
     @property
     def _gathers(self) -> bool:
@@ -129,7 +156,7 @@ class Way:
 
     def batches(self) -> Batches:
         """The batches that suit best within the budget."""
-        p, options = self.problem, self.options
+        p, options = self.share, self.options
         spare = options.budget - sum(self.fixed_bytes().values())
         if self.engine == "products":
             return product_batches(p, options.space, options.budget, spare, self.width)
@@ -159,7 +186,7 @@ class Way:
 
     @property
     def tiles(self) -> int:
-        return -(-self.problem.examples // self.tile) if self.tile else 1
+        return -(-self.share.examples // self.tile) if self.tile else 1
 
     @property
     def sweeps(self) -> float:
@@ -223,18 +250,43 @@ class Way:
 
     @property
     def seconds(self) -> float:
-        """Expected time, without compilation."""
+        """Expected time, without compilation: what the devices share out, and what each of them waits for."""
+        devices = self.options.space.parts * self.options.space.shards
+        shared = self._computing + self._written / self.rates.memory
+        return shared / devices + self._alone + self.sweeps * (PASS_SECONDS + self.traffic / self.rates.memory)
+
+    @property
+    def _computing(self) -> float:
+        """Seconds of one device for the network, for products and for a kernel matrix."""
         p, rates = self.problem, self.rates
         met = 0.0 if self.engine == "products" else 4.0 * p.rows * p.parameters * self._columns_met
         width = self.rank if self.method in ("gram", "exact") else self.width
-        work = (met + self._orthogonal_flops) / rates.product(width) + self._eigh_seconds
-        total = self.network_flops / rates.network + work * (SEARCH if self.method == "krylov" else 1)
+        work = (met + self._orthogonal_flops) / rates.product(width)
+        total = self.network_flops / rates.network + work * self._search
         if self.method in ("gram", "exact"):
             rate = rates.kernel_double if self.tile or self.method == "exact" else rates.kernel
             total += 2.0 * p.rows * p.parameters * min(p.rows, p.smaller) / rate
         if self.tiles > 1:
             total += 6.0 * p.examples * p.rows * p.parameters / self.batches().chunk / rates.memory
-        return total + self._written / rates.memory + self.sweeps * PASS_SECONDS
+        return total
+
+    @property
+    def _search(self) -> float:
+        return SEARCH if self.method == "krylov" else 1.0
+
+    @property
+    def _alone(self) -> float:
+        """Seconds of the small matrices, on the host."""
+        return self._eigh_seconds * self._search
+
+    @property
+    def traffic(self) -> float:
+        """Bytes that each device receives in a fused pass: the block is gathered along the data axis and its image
+        reduced; along the basis axis, gradients that were computed by others."""
+        space, p = self.options.space, self.problem
+        blocks = 2 * (space.parts - 1) * (self.width or self.rank) * self.resting_bytes
+        gradients = 0.0 if self.keep or self.engine == "products" else self.share.examples * p.row_bytes
+        return blocks + (space.shards - 1) / space.shards * gradients
 
     @property
     def _written(self) -> float:
@@ -290,7 +342,7 @@ def _engines(p: Problem, options: Options, method: MethodName) -> Iterator[tuple
 
 def _tiles(way: Way) -> Iterator[Way]:
     """All gradients kept, or as large a tile as the budget has room for."""
-    p, options = way.problem, way.options
+    options = way.options
     if options.side is not None and options.method == "auto":
         return
     if way.keep:
@@ -299,7 +351,7 @@ def _tiles(way: Way) -> Iterator[Way]:
     _, search, _ = way._stages()
     room = options.budget - sum(search.values()) - sum(way.batch_bytes(LEANEST).values())
     # The rest is for a chunk of the later rows: what they meet is turned into float64 for every chunk.
-    yield replace(way, tile=int(min(max(TILE_SHARE * room // p.row_bytes, 1), p.examples)))
+    yield replace(way, tile=int(min(max(TILE_SHARE * room // way._tile_bytes, 1), way.share.examples)))
 
 
 def _blocks(way: Way) -> Iterator[Way]:

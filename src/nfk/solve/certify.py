@@ -66,7 +66,9 @@ def verify(operator: Operator, known: Known, seed: Sequence[int], probes: int, t
         image = space.add_product(image, known.T, known.B @ rotation @ random, -1.0)
     unlikely = np.sqrt(2 / np.pi) * DOUBT ** (-1 / probes)
     wrong = unlikely * space.norms(image).max()
-    wrong_left = unlikely * np.linalg.norm(operator.row_space.get(shown) - Z @ random, axis=0).max() * np.sqrt(values[0])
+    wrong_left = (
+        unlikely * np.linalg.norm(operator.row_space.get(shown) - Z @ random, axis=0).max() * np.sqrt(values[0])
+    )
     residuals = lengths / alive + np.where(values > 0, wrong, 0)
     del image
     if max(residuals.max(), wrong_left) > tol:

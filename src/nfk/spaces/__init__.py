@@ -1,14 +1,17 @@
 """Where tall blocks of columns live, and the few operations on them: on the host, or over a mesh of devices."""
 
+from typing import Any
+
 import jax
 
 from nfk.spaces.host import HOST, Host
-from nfk.spaces.mesh import Mesh
+from nfk.spaces.mesh import Mesh, chosen
 from nfk.spaces.orthonormal import orthonormalise, project_out
 from nfk.spaces.space import Block, Space, Store, normals
 
 __all__ = [
     "HOST", "Block", "Host", "Mesh", "Space", "Store", "default_space", "normals", "orthonormalise", "project_out",
+    "space_for",
 ]  # fmt: skip
 
 
@@ -18,3 +21,14 @@ def default_space(meshes: bool = True) -> Space:
     if not meshes or (jax.default_backend() == "cpu" and jax.process_count() == 1):
         return HOST
     return Mesh.of(jax.devices())
+
+
+def space_for(mesh: Any, meshes: bool) -> Space:
+    """The place that `mesh=` asks for; None leaves the choice to `default_space`."""
+    if mesh is None:
+        return default_space(meshes)
+    if not meshes:
+        raise ValueError(
+            f"mesh={mesh!r} needs a network written in JAX: a PyTorch module computes on its own device. Leave mesh out"
+        )
+    return chosen(mesh)

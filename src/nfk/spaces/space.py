@@ -38,6 +38,8 @@ class Space(ABC):
     exact: bool = False  # whether `inner` has products in float64 for blocks in float32
     parts: int = 1  # ranges that rows are cut into, each worked on where it is
     shards: int = 1  # shares that the columns of a block are cut into
+    devices: str = ""  # in words, where there are several
+    processor: str = "cpu"  # what computes there, by JAX's name for it
     device: Any = None  # where networks should compute (`model.interface.Place`), None for JAX's default
 
     @abstractmethod

@@ -54,6 +54,16 @@ class MeshBlocks(Space):
     def shards(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.grid.basis
 
+    @property
+    def devices(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        mesh, processes = self.grid.mesh, len({device.process_index for device in self.grid.mesh.devices.flat})
+        of = f" of {processes} processes" if processes > 1 else ""
+        return f"{mesh.size} ({self.processor}){of}: {self.parts} for the data, {self.shards} for the basis"
+
+    @property
+    def processor(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.grid.mesh.devices.flat[0].platform
+
     def free_bytes(self) -> int:
         """Of the device that has least; simulated ones share the memory of the machine."""
         stats = [device.memory_stats() or {} for _, device in self.grid.own]
@@ -67,7 +77,10 @@ class MeshBlocks(Space):
         return Ranges.of(-(-rows // self.unit), self.parts, self.unit).each
 
     def _wide(self, columns: int) -> int:
-        return -(-columns // self.shards) * self.shards
+        """Columns with padding: few sizes, since each is compiled for."""
+        share = -(-columns // self.shards)
+        rounded = share if share < 3 else 4 if share < 5 else -(-share // 8) * 8
+        return rounded * self.shards
 
     def tall(self, array: jax.Array, rows: int, columns: int) -> Tall:
         return Tall(array, (rows, columns), self)

@@ -99,7 +99,9 @@ class Mesh(MeshBlocks):
             array = self.grid.each(local.first_outer, (ROWS, TALL), SUMS, V.array, part.array)
             return Sums(array, (V.width, part.shape[1]))
         ins = (SUMS, ROWS, TALL)
-        return replace(total, array=self.grid.each(local.outer, ins, SUMS, total.array, V.array, part.array, donate=True))
+        return replace(
+            total, array=self.grid.each(local.outer, ins, SUMS, total.array, V.array, part.array, donate=True)
+        )
 
     def summed(self, total: Sums) -> Tall:
         return replace(self, unit=1).tall(self.grid.each(local.summed, (SUMS,), TALL, total.array), *total.shape)
