@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from jaxtyping import Float
@@ -112,7 +113,7 @@ class GradientOperator:
         for tile, held in self._tiles():
             columns, among = self.ranges.places(tile)
             everywhere = self.space.everywhere(held)
-            for rows, V in ((tile, held), *self._after(tile)):
+            for rows, V in chain([(tile, held)], self._after(tile)):
                 whole, there = self.ranges.places(rows)
                 part = self.space.kernel(V, everywhere, double)[there][:, among]
                 K[grid(whole, columns)] = part
