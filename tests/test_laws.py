@@ -200,18 +200,6 @@ ON_A_DEVICE = {
 }
 
 
-@in_float32
-@pytest.mark.parametrize("way", ON_A_DEVICE)
-def test_blocks_on_a_device_give_the_same_fit(case, close, way):
-    """The basis lives on the device that was named, and so does all that is computed with it."""
-    space = third()
-    embedding = _Fit(case.model, 4, 0, Options(tol=case.tol, space=space, **ON_A_DEVICE[way]))(Examples(case.X))
-    assert embedding.right.devices() == {jax.devices()[2]}
-    close(embedding.eigenvalues, case.embedding.eigenvalues)
-    E, F = embedding(case.X), case.embedding(case.X)
-    close(E @ E.T, F @ F.T, factor=5)
-
-
 @pytest.mark.parametrize("way", ON_A_DEVICE)
 def test_a_column_of_many_slabs_on_a_device(way):
     """P = 20,000 parameters: two slabs and a part of one. V is X itself, of whole numbers: exact in float32."""
