@@ -14,7 +14,7 @@ from registry import mlp, mlp_params
 pytest.importorskip("jinja2", reason="the report; pip install 'nfk[report]' to run its tests")
 
 import nfk
-from nfk.report import Content, analysis, report, write_page, write_report
+from nfk.report import Content, analysis, page, report, write_page, write_report
 from nfk.report.gallery import gallery_of
 from nfk.report.page import json_for_html
 from nfk.runs import Spec, write_run
@@ -220,3 +220,20 @@ def test_the_classifier_gets_better_with_components_that_tell_the_classes():
     assert curve[3][1] > 0.95
     assert all(low <= value <= high for _, value, low, high in curve)
     assert analysis.probe_curve(plain(rows), np.arange(600)) == []
+
+
+def test_of_many_layers_those_that_begin_alike_are_one():
+    names = [f"encoder/layer/{block}/{part}/{kind}" for block in range(6) for part in "abcdef" for kind in ("w", "b")]
+    shares = np.random.default_rng(0).dirichlet(np.ones(len(names)), 3).T
+    rows = np.random.default_rng(1).standard_normal((20, 3)).astype(np.float32)
+    found = dict(page._layers(plain(rows, layers=dict(zip(names, shares, strict=True)))))
+    assert list(found) == [f"encoder/layer/{block}" for block in range(6)]
+    np.testing.assert_allclose(list(found.values()), shares.reshape(6, 12, 3).sum(axis=1))
+
+
+def test_how_unusual_an_example_is_stands_under_it(tmp_path):
+    rows = np.random.default_rng(2).standard_normal((30, 3)).astype(np.float32)
+    outside = np.linspace(0, 0.5, 30)
+    text = write_page([plain(rows, outside=outside, labels=np.arange(30) % 2)], tmp_path / "r.html").read_text("utf-8")
+    unusual = text[text.index('id="unusual"') :]
+    assert unusual.index("1 · 50.0\u00a0%") < unusual.index("0 · 48.3\u00a0%")

@@ -33,16 +33,27 @@ class Worth:
     network: float
 
 
-def show(output: Path = Path("demo"), rank: int = 64, seed: int = 0) -> Embedding:
+@dataclass(frozen=True)
+class Shown:
+    """What the demo found, and where it was written."""
+
+    embedding: Embedding
+    worth: Worth
+    seconds: float
+    run: Path
+    figures: list[Path]
+
+
+def show(output: Path = Path("demo"), rank: int = 64, seed: int = 0, console: Console | None = None) -> Shown:
     """Fit the Fisher embedding of a trained LeNet-5 on 4,000 digits; compare it with pixels and PCA on 1,000 others.
 
     Args:
         output: where the figures and the run go.
         rank: numbers per example.
         seed: of the fit and of PCA. The network and the split are always the same.
+        console: where it is told; standard output by default.
     """
-    pictures = _pictures()
-    console = Console()
+    pictures, console = _pictures(), console or Console()
     output.mkdir(parents=True, exist_ok=True)
     model, (train, test) = digits_lenet(), digits()
     console.print(str(plan(model, train.images, rank)), style="dim", highlight=False)
@@ -65,7 +76,7 @@ def show(output: Path = Path("demo"), rank: int = 64, seed: int = 0) -> Embeddin
     ]
     console.print("figures: " + ", ".join(str(path) for path in made), highlight=False)
     console.print(f"run: {run}   (next: nfk report {run})", highlight=False)
-    return embedding
+    return Shown(embedding, worth, seconds, run, made)
 
 
 def _pictures() -> ModuleType:

@@ -77,10 +77,11 @@ def maps_of(features: np.ndarray) -> list[Map]:
     """PCA, and UMAP where it is installed."""
     found = []
     if _umap_is_installed() and len(features) > NEIGHBOURS:
-        note = "UMAP keeps neighbours together; distances between far groups mean little."
+        note = "UMAP keeps neighbours together. How far apart two groups are means little."
         found.append(Map("UMAP", note, _umap(features)))
     flat = plane(features)
-    note = f"PCA: the plane in which the examples spread most by direction; it holds {flat.share:.0%} of their spread."
+    share = f"{100 * flat.share:.0f}\u00a0%"
+    note = f"PCA: the flat view in which the examples spread most. It holds {share} of their spread."
     return [*found, Map("PCA", note, flat.positions)]
 
 
