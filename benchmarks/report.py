@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.first_minutes.page import transcript
 from benchmarks.history import table as history
 from benchmarks.peers import tables as peers
 from benchmarks.report_tasks import TASKS, head
@@ -180,6 +181,7 @@ TABLES = (
     ("docs/bridges.md", "bridges", bridges),
     ("docs/architecture.md", "code", code),
     ("docs/scale.md", "kills", kills),
+    ("docs/first-ten-minutes.md", "first_minutes", transcript),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
     *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
 )  # fmt: skip

@@ -247,6 +247,7 @@ class TestArrays:
     def test_a_data_set_by_name(self, name, count):
         data = read(name, Reading())
         assert (len(data), len(data.labels), data.shown.dtype) == (count, count, np.uint8)
+        assert read(name, Reading(channels="first")).examples.shape[1:] == (1, 28, 28)
 
     @pytest.mark.parametrize(
         ("name", "reading", "sentence"),

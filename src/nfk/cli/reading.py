@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -79,12 +80,15 @@ class Data:
         return Data(examples, labels, None if self.shown is None else self.shown[:kept])
 
 
-def _digits(test: bool) -> Data:
+def _digits(test: bool, reading: Reading) -> Data:
     part = digits()[test]
-    return Data(part.images, part.labels)
+    return Data(np.moveaxis(part.images, -1, 1) if reading.channels == "first" else part.images, part.labels)
 
 
-DATA_SETS: dict[str, Callable[[], Data]] = {"digits": lambda: _digits(False), "digits-test": lambda: _digits(True)}
+DATA_SETS: dict[str, Callable[[Reading], Data]] = {
+    "digits": partial(_digits, False),
+    "digits-test": partial(_digits, True),
+}
 
 
 def read(name: str, reading: Reading, tokenizer: str | None = None) -> Data:
@@ -107,7 +111,7 @@ def read(name: str, reading: Reading, tokenizer: str | None = None) -> Data:
 def _found(name: str, reading: Reading, tokenizer: str | None) -> Data:
     path = Path(name)
     if name in DATA_SETS:
-        return DATA_SETS[name]()
+        return DATA_SETS[name](reading)
     if path.suffix == ".npy" and path.is_file():
         return Data(arrays.array(path))
     if path.suffix == ".npz" and path.is_file():
