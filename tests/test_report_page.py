@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,13 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),
     pytest.mark.skipif(chromium() is None, reason="no Chromium here: apt-get install chromium chromium-driver"),
 ]
+
+
+def test_the_page_was_measured_to_open_in_under_two_seconds():
+    results = json.loads((Path(__file__).parents[1] / "results" / "report_page.json").read_text())
+    assert results["examples"] == 10_000
+    assert max(page["worst_seconds_until_drawn"] for page in results["pages"].values()) < 2
+
 
 EVIL = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>&amp;\u2028"
 COUNT = 150

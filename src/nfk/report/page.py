@@ -22,6 +22,7 @@ from nfk.tasks import alignment, spectrum
 
 SCRIPTS = ("examples.js", "charts.js", "map.js", "main.js")
 LAYERS = 24
+BLOCKS = 16  # of a network with more layers than that
 LAYER_COMPONENTS = 32
 TEXTS_AT_AN_END = 4
 HEADLINE = 4  # facts in large type
@@ -176,12 +177,14 @@ def _layers(content: Content) -> list[tuple[str, list[float]]]:
 
 def _by_block(shares: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Of too many layers, sums over those whose names begin alike: as many parts of the names as keeps them few."""
+    if len(shares) <= LAYERS:
+        return shares
     for depth in range(max((name.count("/") for name in shares), default=0) + 1, 0, -1):
         blocks: dict[str, np.ndarray] = {}
         for name, share in shares.items():
             block = "/".join(name.split("/")[:depth])
             blocks[block] = blocks.get(block, 0) + share
-        if len(blocks) <= LAYERS:
+        if len(blocks) <= BLOCKS:
             return blocks
     return shares
 
