@@ -116,6 +116,11 @@ class Network(ABC):
     ) -> Differentiator:
         """The derivatives of the score, for one key of its randomness, computed on `device`."""
 
+    @property
+    def space(self) -> Any:
+        """Where its gradients and blocks stay (a `Space`), or None: then JAX's own device decides."""
+        return None
+
     def why_no_products(self, example: Example) -> str | None:
         """A reason why derivatives by JVP and VJP are not exact here, or None."""
         return None
