@@ -6,6 +6,8 @@ import base64
 import io
 import json
 import re
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -237,3 +239,25 @@ def test_how_unusual_an_example_is_stands_under_it(tmp_path):
     text = write_page([plain(rows, outside=outside, labels=np.arange(30) % 2)], tmp_path / "r.html").read_text("utf-8")
     unusual = text[text.index('id="unusual"') :]
     assert unusual.index("1 · 50.0\u00a0%") < unusual.index("0 · 48.3\u00a0%")
+
+
+def test_umap_is_the_first_map_where_it_is_installed_and_its_failure_a_warning(monkeypatch):
+    """By a stand-in: it is asked with cosine distances and a seed."""
+    asked = []
+
+    class Umap:
+        def __init__(self, **options):
+            asked.append(options)
+
+        def fit_transform(self, features):
+            return features[:, :2]
+
+    features = np.random.default_rng(0).standard_normal((30, 4))
+    monkeypatch.setattr(analysis, "version", lambda name: "0.5")
+    monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=Umap))
+    first, second = analysis.maps_of(features)
+    assert (first.name, second.name, asked) == ("UMAP", "PCA", [{"metric": "cosine", "random_state": 0}])
+    np.testing.assert_array_equal(first.positions, features[:, :2])
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.warns(UserWarning, match="umap-learn is installed but cannot be imported"):
+        assert [found.name for found in analysis.maps_of(features)] == ["PCA"]

@@ -7,10 +7,8 @@ import nfk.torch
 
 
 def network() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 8, 5, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 5, stride=2), nn.ReLU(), nn.Flatten(),
-        nn.Linear(256, 10),
-    )  # fmt: skip
+    first, second = nn.Conv2d(1, 8, 5, stride=2), nn.Conv2d(8, 16, 5, stride=2)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), nn.Linear(256, 10))
 
 
 def model() -> nfk.Model:
