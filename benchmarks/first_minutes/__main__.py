@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,11 +27,11 @@ PACKAGES = ("nfk", "jax", "numpy", "torch")
 
 @dataclass(frozen=True)
 class Step:
-    """One command, why it is given, and the file that is written before it."""
+    """Why, the file that is written first, and the command; one of the two may be missing."""
 
     why: str
-    command: str
-    file: str | None = None
+    command: str = ""
+    file: str = ""
 
 
 def steps(wheel: str, pinned: str) -> list[Step]:
@@ -42,8 +41,7 @@ def steps(wheel: str, pinned: str) -> list[Step]:
              f"python -m venv fresh && fresh/bin/pip install --quiet {' '.join([extras, pinned]).strip()}"),
         Step("What is it about? The demo: 4,000 digits, a small network that comes with the package.", "nfk demo"),
         Step("The same as a page to look at.", "nfk report demo/run --output demo.html"),
-        Step("Now a network of our own, in PyTorch: `mine.py` has it, and a function that tells `nfk` about it.",
-             "cat mine.py", "mine.py"),
+        Step("Now a network of our own, in PyTorch, and a function that tells `nfk` about it.", file="mine.py"),
         Step("It is trained for a few seconds, and 2,000 images are kept.", "python train.py", "train.py"),
         Step("Is there anything to mend before the fit?", "nfk doctor mine.py:model images.npy"),
         Step("What would the fit cost?", "nfk fit mine.py:model images.npy --labels labels.npy --dry-run"),
@@ -53,7 +51,7 @@ def steps(wheel: str, pinned: str) -> list[Step]:
         Step("And all of it as a page: the map, the components, the outliers, the labels to look at again.",
              "nfk report runs/mine --output mine.html"),
         Step("The embedding as a file for other programs.", "nfk embed runs/mine --output mine.npy"),
-        Step("The same in Python.", "cat use.py && python use.py", "use.py"),
+        Step("The same in Python.", "python use.py", "use.py"),
     ]  # fmt: skip
 
 
@@ -85,9 +83,9 @@ def build(folder: Path) -> tuple[Path, float]:
 
 
 def lived(step: Step, folder: Path) -> dict[str, Any]:
-    """The step with its seconds and what it printed."""
-    if step.file:
-        shutil.copy(HERE / step.file, folder)
+    """The step with its file, its seconds and what it printed."""
+    source = (HERE / step.file).read_text() if step.file else ""
+    (folder / (step.file or "nothing")).write_text(source)
     started = time.perf_counter()
     done = subprocess.run(
         ["bash", "-c", step.command], cwd=folder, env=surroundings(folder), text=True, stdout=subprocess.PIPE,
@@ -99,7 +97,8 @@ def lived(step: Step, folder: Path) -> dict[str, Any]:
         sys.exit(f"{step.command} ended with {done.returncode}:\n{done.stdout}")
     said = "" if "pip install" in step.command else done.stdout.replace(str(folder), ".")
     lines = [line.rstrip() for line in said.strip().splitlines()]
-    return {"why": step.why, "command": step.command, "seconds": seconds, "output": lines}
+    told = {"why": step.why, "command": step.command, "seconds": seconds, "output": lines}
+    return told | ({"file": step.file, "source": source} if source else {})
 
 
 def surroundings(folder: Path) -> dict[str, str]:

@@ -16,8 +16,11 @@ def transcript(results: dict[str, Any]) -> str:
         "",
     ]
     for step in results["steps"]:
-        lines += ["", f"{step['why']} *({_seconds(step['seconds'])})*", "", "```text", f"$ {step['command']}"]
-        lines += [*step["output"], "```"]
+        lines += ["", step["why"] + (f" *({_seconds(step['seconds'])})*" if step["command"] else "")]
+        if "file" in step:
+            lines += ["", f"`{step['file']}`:", "", "```py", *step["source"].splitlines(), "```"]
+        if step["command"]:
+            lines += ["", "```text", f"$ {step['command']}", *step["output"], "```"]
     return "\n".join([*lines, ""])
 
 
