@@ -12,7 +12,7 @@ from nfk.tasks import plane
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, ACCENT, QUIET = "#1b1f3b", "#d1495b", "#8d99ae"
+INK, ACCENT, QUIET = "#1b1f3b", "#d1495b", "#5b6476"
 # Ten classes, as far apart as ten colours can be on white; the report has the same.
 CLASSES = (
     "#1f63d6", "#ee6a12", "#1f7a2e", "#d945b4", "#129fcb", "#979617", "#b30f45", "#6010b0", "#6f4014", "#8a7f86",

@@ -119,7 +119,7 @@ class _Work:
             "examples": f"{len(self.data):,}",
             "components": f"{embedding.rank}, from {embedding.model.layout.size:,} parameters",
             "explained variance": percent(share),
-            "certificate": f"every eigenvalue within {worst:.1e} of a true one (relative)",
+            "certificate": f"every eigenvalue within {100 * worst:.2g} % of a true one",
             "time": f"{seconds:.1f} s, {embedding.passes} passes over the data",
             "run": f"{self.folder}   (next: nfk report {self.folder})",
         }

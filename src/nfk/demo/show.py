@@ -111,7 +111,7 @@ def _table(embedding: Embedding, worth: Worth, seconds: float) -> Table:
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_row("numbers per example", f"{rank} (from {embedding.model.layout.size:,} parameters)")
     table.add_row("explained variance", f"{100 * embedding.explained_variance_ratio.sum():.1f} %")
-    table.add_row("certificate", f"every eigenvalue within {embedding.residuals.max():.1e} of a true one (relative)")
+    table.add_row("certificate", f"eigenvalues within {100 * embedding.residuals.max():.2g} %")
     table.add_row("passes over the data", str(embedding.passes))
     table.add_row("time of the fit", f"{seconds:.1f} s, compilation included")
     if (most := _most_memory()) is not None:
@@ -119,7 +119,7 @@ def _table(embedding: Embedding, worth: Worth, seconds: float) -> Table:
     table.add_section()
     table.add_row(f"linear probe, Fisher embedding ({rank})", f"[bold]{_share(worth.embedded)}")
     table.add_row(f"linear probe, PCA of the pixels ({rank})", _share(worth.pca))
-    table.add_row("linear probe, the pixels themselves (784)", _share(worth.pixels))
+    table.add_row("linear probe, all pixels (784)", _share(worth.pixels))
     table.add_row("the network itself", f"{100 * worth.network:.1f} %")
     return table
 
