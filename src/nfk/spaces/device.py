@@ -41,7 +41,7 @@ class Device(Space):
             key = jax.random.fold_in(key, number)
         return _random(jax.device_put(key, self.device), rows, columns, np.dtype(dtype))
 
-    def put(self, array: np.ndarray) -> Block:
+    def put(self, array: np.ndarray | jax.Array) -> Block:
         return jax.device_put(array, self.device)
 
     def get(self, block: Block) -> np.ndarray:
