@@ -27,7 +27,7 @@ def table(results: dict) -> str:
         lines.append(f"| {label} | {size} | {found.mean():.1f} ± {found.std(ddof=1):.1f} |")
     count, fit, embed = results["labelled"], *(np.median([row["seconds"][name] for row in rows]) for name in TIMED)
     text = (
-        f"Mean ± standard deviation over {len(rows)} draws of {count} labelled and {results['tested']:,} test sentences."
+        f"Mean and standard deviation, {len(rows)} draws of {count} labelled and {results['tested']:,} test sentences."
         f" All bases are fitted on the {count} sentences. The probe's strength, and whether features are standardised, "
         f"is chosen by cross-validation on their labels. {rows[0]['trainable']:,} parameters take part. A fit took "
         f"{fit:.0f} s and {results['tested']:,} embeddings {embed:.0f} s, on a core that others used too. "
