@@ -72,7 +72,7 @@ def dataset_vector(
     examples = Examples(X)
     examples.check()
     model = replace(model, expectation="data", fisher="diagonal")
-    problem, space = Problem.of(model, examples), default_space()
+    problem, space = Problem.of(model, examples), default_space(model.network.space)
     batches = plan_rows(problem, space, memory).batches
     score_key = split_key(key)[2]
     differentiator = model.network.differentiate(score_key, problem.outputs, batches.batching, space.device)

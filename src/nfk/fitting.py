@@ -31,7 +31,7 @@ from nfk.solve.krylov import Krylov
 from nfk.solve.operator import Operator
 from nfk.solve.power import Power
 from nfk.solve.sides import ExampleSide, ParameterSide
-from nfk.spaces import Store
+from nfk.spaces import Store, default_space
 from nfk.stream import Examples, Generated
 
 
@@ -66,7 +66,8 @@ def plan(
         tol: the bound on every component's relative residual.
     """
     require_model(model)
-    options = Options(method, engine, side, keep, memory, oversamples, tol)
+    space = default_space(model.network.space)
+    options = Options(method, engine, side, keep, memory, oversamples, tol, space=space)
     return plan_fit(Problem.of(model, _several(Examples(X))), rank, options)
 
 
@@ -119,7 +120,8 @@ def fit(
     `engine`, `side` and `keep` never change the answer; None lets the plan choose.
     """
     require_model(model)
-    run = _Fit(model, rank, key, Options(method, engine, side, keep, memory, oversamples, tol, max_steps))
+    space = default_space(model.network.space)
+    run = _Fit(model, rank, key, Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space))
     if save is not None:
         store.check_writable(Path(save))
     with Checkpoint(checkpoint).held() as run.checkpoint:
@@ -270,7 +272,7 @@ class _Fit:
         """Where no pass of moments sees the gradients, the first microbatch decides their unit."""
         first = Examples(self.examples.slice(0, min(len(self.examples), stream.microbatch)), self.examples.name)
         _, _, leaves = next(replace(stream, examples=first, reporter=Reporter(show=False)).sweep())
-        return unit_of(leaves) or 1.0
+        return unit_of(stream.space.largest(leaves)) or 1.0
 
     def _generated(self, stream: GradientStream) -> GradientStream:
         samples = Examples(Generated(self.model.sample, self.sample_key, self.model.samples), name="sample")

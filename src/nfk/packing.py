@@ -49,7 +49,8 @@ def read(folder: Path, model: Model) -> dict[str, Any]:
     """The fields of the embedding that was saved, checked to belong to this model."""
     tensors, facts = store.read(folder, REQUIRED)
     identity.check(facts["model"], model, folder)
-    kind, space = Kind.from_json(facts["example_shapes"], facts.get("example_dtype")), default_space()
+    kind = Kind.from_json(facts["example_shapes"], facts.get("example_dtype"))
+    space = default_space(model.network.space)
     if kind.dtype is not None:
         identity.check_canary(model, kind.blank(), facts["probe"])
     unit, factor = facts.get("unit", 1.0), facts.get("factor", 1.0)

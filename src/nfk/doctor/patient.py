@@ -13,9 +13,9 @@ from jaxtyping import Float
 from nfk.model import Differentiator, Model, split_key
 from nfk.operator.moments import Moments
 from nfk.operator.stream import GradientStream
-from nfk.planning import Options, Plan, Problem
+from nfk.planning import Plan, Problem
 from nfk.progress import Reporter
-from nfk.spaces import Space
+from nfk.spaces import Space, default_space
 from nfk.stream import Examples
 
 BATCH = 8  # examples through the network at once, at the most
@@ -57,7 +57,7 @@ class Patient:
 
     @classmethod
     def of(cls, model: Model, sample: Sample, problem: Problem, plan: Plan | None, key: Any) -> Patient:
-        space = Options().space
+        space = default_space(model.network.space)
         batching, batch = (plan.batches.batching, plan.batches.gradients) if plan else ("vmap", BATCH)
         differentiator = model.network.differentiate(split_key(key)[2], problem.outputs, batching, space.device)
         batch = min(max(batch, 2), BATCH, len(sample))
@@ -87,7 +87,7 @@ class Patient:
         scale = np.ones(layout.size, layout.dtype) if moments is None else moments.scale
         batch = self.sample.taken(indices).batch
         leaves = self.differentiator.rows(self.pieces(mean), self.pieces(scale), batch)
-        whole = [np.concatenate(leaf) if isinstance(leaf, (list, tuple)) else np.asarray(leaf) for leaf in leaves]
+        whole = [np.concatenate(leaf) if isinstance(leaf, (list, tuple)) else self.space.get(leaf) for leaf in leaves]
         return np.concatenate(whole, axis=1).reshape(len(indices), self.outputs, layout.size)
 
     def only(self, indices: Sequence[int]) -> Patient:

@@ -68,7 +68,7 @@ class GradientOperator:
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         """V' W. One pass."""
-        weights = self.space.put(weights if weights.dtype == self.dtype else weights.astype(self.dtype))
+        weights = self.space.put(weights, self.dtype)
         total = None
         for rows, V in self.chunks():
             total = self._sum(total, V, weights[rows])

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -100,61 +98,24 @@ def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer]
 
     `observers` see the raw gradients as they pass.
     """
-    layout, outputs = stream.layout, stream.outputs
-    zero = stream.pieces(np.zeros(layout.size, layout.dtype))
-    state = (stream.space.lend(np.zeros((), layout.dtype)), zero, zero)
-    unit = None
+    tally, unit = stream.space.tally(stream.layout), None
     for begin, end, leaves in stream.sweep():
-        count = (end - begin) * outputs
-        unit = unit or unit_of(leaves)
-        *state, norms = _merge(*state, leaves, jnp.asarray(count, layout.dtype), unit or 1.0)
-        stream.check_finite(norms, begin, end)
+        count = (end - begin) * stream.outputs
+        unit = unit or unit_of(stream.space.largest(leaves))
+        stream.check_finite(tally.add(leaves, count, unit or 1.0), begin, end)
         for observer in observers:
-            observer.write(begin * outputs, leaves, count)
+            observer.write(begin * stream.outputs, leaves, count)
         del leaves  # before the next microbatch is begun: the plan counts two of them
-    total, mean, squares = state
-    join = lambda pieces: np.concatenate([np.asarray(piece) for piece in pieces])  # noqa: E731
-    return Moments.of(model, join(mean), join(squares), int(total), unit or 1.0)
+    return Moments.of(model, *tally.result(), unit or 1.0)
 
 
-def unit_of(leaves: Leaves) -> float | None:
+def unit_of(largest: float) -> float | None:
     """A power of two that brings the largest entry near one, 1 where it is of ordinary size, None where it is zero."""
-    largest = max(_largest(leaf) for leaf in leaves)
     if largest == 0:
         return None
     if not np.isfinite(largest) or ORDINARY[0] <= largest <= ORDINARY[1]:
         return 1.0
     return float(np.clip(2.0 ** -np.round(np.log2(largest)), 2.0**-120, 2.0**120))
-
-
-def _whole(leaves: Leaves) -> list[jax.Array]:
-    return [jnp.concatenate(leaf) if isinstance(leaf, (list, tuple)) else leaf for leaf in leaves]
-
-
-def _largest(leaf: jax.Array | list) -> float:
-    """On the host: it is asked once a fit, and compiling it would take longer."""
-    parts = leaf if isinstance(leaf, (list, tuple)) else [leaf]
-    return max(float(np.abs(np.asarray(part)).max(initial=0)) for part in parts)
-
-
-@jax.jit
-def _merge(count: jax.Array, mean: list, squares: list, leaves: list, valid: jax.Array, unit: float) -> tuple:
-    """Chan's update of (count, mean, sum of squared deviations) by the first `valid` rows; and every row's |unit g|^2.
-
-    E[g^2] - E[g]^2 would lose all digits of a small variance in float32.
-    """
-    rows = [leaf * jnp.asarray(unit, leaf.dtype) for leaf in _whole(leaves)]
-    inside = (jnp.arange(len(rows[0])) < valid).astype(valid.dtype)
-    total = count + valid
-    new_mean, new_squares = [], []
-    for z, m2, leaf in zip(mean, squares, rows, strict=True):
-        # Sums over rows as products with a vector: XLA's reduction over the first axis is ten times slower on a CPU.
-        part = inside @ leaf / valid
-        spread = inside @ (leaf - part) ** 2
-        shift = part - z
-        new_mean.append(z + shift * (valid / total))
-        new_squares.append(m2 + spread + shift**2 * (count * (valid / total)))
-    return total, new_mean, new_squares, sum(jnp.sum(leaf**2, axis=1) for leaf in rows)
 
 
 class Sketch:

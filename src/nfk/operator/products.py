@@ -54,7 +54,7 @@ class ProductOperator:
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         """V' W. One pass."""
-        weights = self.space.put(weights if weights.dtype == self.dtype else weights.astype(self.dtype))
+        weights = self.space.put(weights, self.dtype)
         total = self.space.zeros(self.shape[1], weights.shape[1], self.dtype)
         for rows, batch in self._batches():
             total = self._add(total, weights[rows], batch)

@@ -12,6 +12,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-def default_space() -> Space:
-    """The host where JAX computes on the CPU, whose memory it is; else the first accelerator of this process."""
+def default_space(preferred: Space | None = None) -> Space:
+    """The place that a network prefers; else the host where JAX computes on the CPU, whose memory it is; else the first
+    accelerator of this process."""
+    if preferred is not None:
+        return preferred
     return HOST if jax.default_backend() == "cpu" else Device(jax.local_devices()[0])

@@ -18,6 +18,7 @@ import numpy as np
 from nfk.layout import Layout
 from nfk.memory import available_bytes
 from nfk.spaces.space import ROWS_PER_STREAM, SLAB, Block, Leaves, Space, Store
+from nfk.spaces.tally import JaxTally, largest
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Device(Space):
             key = jax.random.fold_in(key, number)
         return _random(jax.device_put(key, self.device), rows, columns, np.dtype(dtype))
 
-    def put(self, array: np.ndarray | jax.Array) -> Block:
-        return jax.device_put(array, self.device)
+    def put(self, array: np.ndarray | Block, dtype: np.dtype | None = None) -> Block:
+        return jax.device_put(array if dtype in (None, array.dtype) else array.astype(dtype), self.device)
 
     def get(self, block: Block) -> np.ndarray:
         return np.asarray(block)
@@ -92,6 +93,12 @@ class Device(Space):
 
     def lend(self, block: Block) -> jax.Array:
         return self.put(block)
+
+    def tally(self, layout: Layout) -> JaxTally:
+        return JaxTally(layout, self.lend)
+
+    def largest(self, leaves: Leaves) -> float:
+        return largest(leaves)
 
     def _like(self, matrix: Any, block: Block) -> Block:
         return matrix if isinstance(matrix, jax.Array) else self.put(np.asarray(matrix, block.dtype))

@@ -20,6 +20,7 @@ from nfk.layout import Layout
 from nfk.memory import available_bytes
 from nfk.spaces.pool import each, workers
 from nfk.spaces.space import SLAB, Block, Leaves, Space, Store, normals
+from nfk.spaces.tally import JaxTally, largest
 
 ROWS_IN_CACHE = 64
 LARGE = 64 * 2**20
@@ -43,8 +44,8 @@ class Host(Space):
     def random(self, seed: Sequence[int], rows: int, columns: int, dtype: np.dtype) -> Block:
         return normals(seed, 0, rows, columns, dtype)
 
-    def put(self, array: np.ndarray) -> Block:
-        return np.ascontiguousarray(array)
+    def put(self, array: np.ndarray | Block, dtype: np.dtype | None = None) -> Block:
+        return np.ascontiguousarray(array, dtype)
 
     def get(self, block: Block) -> np.ndarray:
         return np.asarray(block)
@@ -155,6 +156,12 @@ class Host(Space):
 
     def lend(self, block: Block) -> jax.Array:
         return jnp.asarray(block)
+
+    def tally(self, layout: Layout) -> JaxTally:
+        return JaxTally(layout, self.lend)
+
+    def largest(self, leaves: Leaves) -> float:
+        return largest(leaves)
 
 
 @dataclass(frozen=True)

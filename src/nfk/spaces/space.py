@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from nfk.layout import Layout
+
+if TYPE_CHECKING:
+    from nfk.spaces.tally import Tally
 
 Block = Any  # what a place keeps: a numpy array, a jax array; no operation mixes two kinds
 Small = Float[np.ndarray, "left right"]
@@ -35,7 +37,7 @@ class Space(ABC):
 
     name: str
     exact: bool = False  # whether `inner` has products in float64 for blocks in float32
-    device: jax.Device | None  # where networks should compute, None for JAX's default
+    device: Any  # where networks should compute, None for JAX's default
 
     @abstractmethod
     def free_bytes(self) -> int:
@@ -51,12 +53,16 @@ class Space(ABC):
         """Standard normals, drawn by row: those of a row depend on the seed and its index alone."""
 
     @abstractmethod
-    def put(self, array: np.ndarray) -> Block:
-        """An array of the host as a block; a block of this place as it is."""
+    def put(self, array: np.ndarray | Block, dtype: np.dtype | None = None) -> Block:
+        """An array of the host as a block, in that precision if one is given; a block of this place as it is."""
 
     @abstractmethod
     def get(self, block: Block) -> np.ndarray:
         """A block as an array of the host: for results and files, not for work."""
+
+    def eps(self, block: Block) -> float:
+        """The rounding error of one operation on a block."""
+        return float(np.finfo(block.dtype).eps)
 
     # --- small matrices from blocks
 
@@ -143,6 +149,14 @@ class Space(ABC):
     def lend(self, block: Block) -> Any:
         """A block or a vector as an argument for the derivatives of a network; not copied where that can be."""
 
+    @abstractmethod
+    def tally(self, layout: Layout) -> Tally:
+        """The mean and the spread of rows of gradients, taken where the derivatives of a network are."""
+
+    @abstractmethod
+    def largest(self, leaves: Leaves) -> float:
+        """The largest magnitude in a microbatch of gradients."""
+
 
 class Store(ABC):
     """Rows of gradients, (rows, P), written a microbatch at a time and read as blocks."""
@@ -151,8 +165,9 @@ class Store(ABC):
     def write(self, first: int, leaves: Leaves, count: int) -> None:
         """Rows first:first + count from gradients leaf by leaf; further rows of theirs are padding."""
 
-    def room(self, first: int, count: int) -> np.ndarray | None:
-        """Rows first:first + count as memory of the host to be written in place of `write`, where there is such."""
+    def room(self, first: int, count: int) -> Any:
+        """Rows first:first + count as memory that derivatives can be written into in place of `write`, where there is
+        such: an array of the host, or what the networks of this place compute with."""
         return None
 
     @abstractmethod
