@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.history import table as history
+from benchmarks.minilm_table import table as minilm
 from benchmarks.peers import tables as peers
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
@@ -178,6 +179,7 @@ TABLES = (
     ("docs/results.md", "core", core), ("docs/results.md", "families", summary), ("docs/results.md", "tasks", tasks),
     ("docs/families.md", "families", families),
     ("docs/bridges.md", "bridges", bridges),
+    ("docs/howto/language-model.md", "minilm", minilm),
     ("docs/architecture.md", "code", code),
     ("docs/scale.md", "kills", kills),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
