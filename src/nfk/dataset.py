@@ -18,7 +18,7 @@ from nfk.operator.moments import estimate
 from nfk.operator.stream import GradientStream
 from nfk.planning import Problem, plan_rows
 from nfk.progress import Reporter
-from nfk.spaces import default_space
+from nfk.spaces import space_for
 from nfk.store import Facts
 from nfk.stream import Examples
 
@@ -72,7 +72,7 @@ def dataset_vector(
     examples = Examples(X)
     examples.check()
     model = replace(model, expectation="data", fisher="diagonal")
-    problem, space = Problem.of(model, examples), default_space(model.network.meshes)
+    problem, space = Problem.of(model, examples), space_for(None, model.network)
     batches = plan_rows(problem, space, memory).batches
     score_key = split_key(key)[2]
     differentiator = model.network.differentiate(score_key, problem.outputs, batches.batching, space.device)

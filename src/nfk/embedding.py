@@ -263,4 +263,4 @@ def load(folder: str | Path, model: Model, *, mesh: Any = None) -> Embedding:
         mesh: the devices that hold the basis and compute embeddings, as for `nfk.fit`; not those of the fit, need be.
     """
     require_model(model)
-    return Embedding(model=model, **packing.read(Path(folder), model, space_for(mesh, model.network.meshes)))
+    return Embedding(model=model, **packing.read(Path(folder), model, space_for(mesh, model.network)))

@@ -68,7 +68,8 @@ def plan(
         mesh: the devices, as for `fit`.
     """
     require_model(model)
-    options = Options(method, engine, side, keep, memory, oversamples, tol, space=space_for(mesh, model.network.meshes))
+    space = space_for(mesh, model.network)
+    options = Options(method, engine, side, keep, memory, oversamples, tol, space=space)
     return plan_fit(Problem.of(model, _several(Examples(X))), rank, options)
 
 
@@ -125,7 +126,7 @@ def fit(
     `engine`, `side`, `keep` and `mesh` never change the answer; None lets the plan choose.
     """
     require_model(model)
-    space = space_for(mesh, model.network.meshes)
+    space = space_for(mesh, model.network)
     run = _Fit(model, rank, key, Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space))
     if save is not None:
         store.check_writable(Path(save))
@@ -277,7 +278,7 @@ class _Fit:
         """Where no pass of moments sees the gradients, the first microbatch decides their unit."""
         first = Examples(self.examples.slice(0, min(len(self.examples), stream.microbatch)), self.examples.name)
         _, _, leaves = next(replace(stream, examples=first, reporter=Reporter(show=False)).sweep())
-        return unit_of(stream.space, leaves) or 1.0
+        return unit_of(stream.space.largest(leaves)) or 1.0
 
     def _generated(self, stream: GradientStream) -> GradientStream:
         samples = Examples(Generated(self.model.sample, self.sample_key, self.model.samples), name="sample")

@@ -99,8 +99,8 @@ def _products(patient: Patient, rows: Float[np.ndarray, "rows P"]) -> dict[str, 
     reverse = patient.differentiator.reverse_product(patient.space.lend(weights), batch)
     # Relative to lengths, not to the products, which may cancel.
     scale = np.linalg.norm(rows) * np.linalg.norm(columns) / np.sqrt(layout.size) or 1.0
-    apart = np.linalg.norm(np.asarray(forward) - rows @ columns.T.astype(np.float64)) / scale
-    back = np.asarray(reverse, np.float64).T
+    apart = np.linalg.norm(patient.space.get(forward) - rows @ columns.T.astype(np.float64)) / scale
+    back = patient.space.get(reverse).astype(np.float64).T
     return {"JVPs": float(apart), "VJPs": float(difference((rows.T @ weights).T, back).max())}
 
 

@@ -57,10 +57,11 @@ class Patient:
 
     @classmethod
     def of(cls, model: Model, sample: Sample, problem: Problem, plan: Plan | None, key: Any) -> Patient:
+        space = model.network.space or HOST
         batching, batch = (plan.batches.batching, plan.batches.gradients) if plan else ("vmap", BATCH)
-        differentiator = model.network.differentiate(split_key(key)[2], problem.outputs, batching)
+        differentiator = model.network.differentiate(split_key(key)[2], problem.outputs, batching, space.device)
         batch = min(max(batch, 2), BATCH, len(sample))
-        return cls(model, sample, differentiator, HOST, batch, key)
+        return cls(model, sample, differentiator, space, batch, key)
 
     @property
     def eps(self) -> float:
@@ -86,7 +87,7 @@ class Patient:
         scale = np.ones(layout.size, layout.dtype) if moments is None else moments.scale
         batch = self.sample.taken(indices).batch
         leaves = self.differentiator.rows(self.pieces(mean), self.pieces(scale), batch)
-        whole = [np.concatenate(leaf) if isinstance(leaf, (list, tuple)) else np.asarray(leaf) for leaf in leaves]
+        whole = [np.concatenate(leaf) if isinstance(leaf, (list, tuple)) else self.space.get(leaf) for leaf in leaves]
         return np.concatenate(whole, axis=1).reshape(len(indices), self.outputs, layout.size)
 
     def only(self, indices: Sequence[int]) -> Patient:

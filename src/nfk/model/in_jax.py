@@ -112,7 +112,7 @@ class JaxNetwork(Network):
     ) -> Compiled:
         chosen, others = self._leaves()
         if device is None:
-            chosen = [jnp.asarray(leaf) for leaf in chosen]
+            chosen = jax.device_put(chosen)
         else:
             chosen, others, key = device.share((chosen, others, key))
         return Compiled(self._functions, chosen, others, key, outputs, batching, device)

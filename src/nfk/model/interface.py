@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Protocol
 
 import jax
-import numpy as np
 from jaxtyping import Float
 
 from nfk.layout import Layout
@@ -83,8 +82,8 @@ class Differentiator(ABC):
         The arrays may be used again by the next call but one.
         """
 
-    def rows_into(self, place: Float[np.ndarray, "rows P"], mean: list, scale: list, batch: Batch) -> None:
-        """The same rows, written into memory of the host."""
+    def rows_into(self, place: Float[Any, "rows P"], mean: list, scale: list, batch: Batch) -> None:
+        """The same rows, written into memory of the host, or into the `room` of a space of the network's own."""
         raise NotImplementedError
 
     def factors(self, batch: Batch) -> tuple[dict, list]:
@@ -140,6 +139,11 @@ class Network(ABC):
         self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: Any = None
     ) -> Differentiator:
         """The derivatives of the score, for one key of its randomness, computed on `device` (a `Place`)."""
+
+    @property
+    def space(self) -> Any:
+        """Where its gradients and blocks stay (a `Space`), or None: then JAX's own device decides."""
+        return None
 
     def why_no_products(self, example: Example) -> str | None:
         """A reason why derivatives by JVP and VJP are not exact here, or None."""

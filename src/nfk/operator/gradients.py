@@ -72,7 +72,7 @@ class GradientOperator:
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         """V' W. One pass."""
-        weights = self.row_space.put(weights if weights.dtype == self.dtype else weights.astype(self.dtype))
+        weights = self.row_space.put(weights, self.dtype)
         total = None
         for rows, V in self.chunks():
             total = self.space.outer(total, V, self.row_space.part(weights, rows))
@@ -108,8 +108,7 @@ class GradientOperator:
         """
         K = np.empty((self.shape[0], self.shape[0]))
         if self._kept is not None and not self._filled:
-            for _ in self.chunks():
-                pass
+            self._fill()
         for tile, held in self._tiles():
             columns, among = self.ranges.places(tile)
             everywhere = self.space.everywhere(held)
@@ -118,8 +117,17 @@ class GradientOperator:
                 part = self.space.kernel(V, everywhere, double)[there][:, among]
                 K[grid(whole, columns)] = part
                 K[grid(columns, whole)] = part.T
-        self.row_squares = K.diagonal().copy() if self.row_squares is None else self.row_squares
+        if self.row_squares is None:
+            self.row_squares = K.diagonal().copy()
+            self.stream.check_finite(self.row_squares)
         return K
+
+    def _fill(self) -> None:
+        """All rows into their places; their lengths will be the kernel's diagonal. One pass."""
+        self.passes += 1
+        self.stream.begin_pass()
+        for _ in self._compute():
+            pass
 
     def _tiles(self) -> Iterator[tuple[slice, Float[Block, "n P"]]]:
         """Parts of V that can be held, and their rows."""

@@ -10,18 +10,16 @@ two that the first gradients decide; it is 1 for gradients of ordinary size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from nfk.model import Model
 from nfk.operator.stream import GradientStream, Lengths
-from nfk.spaces import Block, Space, Store
+from nfk.spaces import Block, Store
 from nfk.spaces.space import Leaves
 
 DEAD = 1e-12
@@ -100,73 +98,25 @@ def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer]
 
     `observers` see the raw gradients as they pass.
     """
-    layout, outputs, space = stream.layout, stream.outputs, stream.space
-    state, unit, lengths = _nothing(stream), None, Lengths(stream)
+    tally, unit, lengths = stream.space.tally(stream.layout, stream.row_ranges), None, Lengths(stream)
     for begin, end, leaves in stream.sweep():
-        unit = unit or unit_of(space, leaves)
-        valid = space.counts(stream.ranges, begin, end, stream.microbatch, outputs, layout.dtype)
-        *state, norms = space.fold(_merge, state, leaves, valid, unit or 1.0)
-        lengths.add(slice(begin * outputs, end * outputs), norms)
+        rows = slice(begin * stream.outputs, end * stream.outputs)
+        unit = unit or unit_of(stream.space.largest(leaves))
+        lengths.add(rows, tally.add(leaves, rows.stop - rows.start, unit or 1.0))
         for observer in observers:
-            observer.write(begin * outputs, leaves, (end - begin) * outputs)
+            observer.write(rows.start, leaves, rows.stop - rows.start)
         del leaves  # before the next microbatch is begun: the plan counts two of them
     lengths.result()
-    total, mean, squares = space.united(_unite, state)
-    join = lambda pieces: np.concatenate([space.get(piece) for piece in pieces])  # noqa: E731
-    return Moments.of(model, join(mean), join(squares), int(space.get(total)), unit or 1.0)
+    return Moments.of(model, *tally.result(), unit or 1.0)
 
 
-def _nothing(stream: GradientStream) -> tuple:
-    """Count, mean and squares of no gradient."""
-    layout = stream.layout
-    zero = [np.zeros(size, layout.dtype) for size in layout.sizes]
-    return stream.space.state((np.zeros((), layout.dtype), zero, zero))
-
-
-def unit_of(space: Space, leaves: Leaves) -> float | None:
+def unit_of(largest: float) -> float | None:
     """A power of two that brings the largest entry near one, 1 where it is of ordinary size, None where it is zero."""
-    largest = max(space.largest(part) for leaf in leaves for part in _parts(leaf))
     if largest == 0:
         return None
     if not np.isfinite(largest) or ORDINARY[0] <= largest <= ORDINARY[1]:
         return 1.0
     return float(np.clip(2.0 ** -np.round(np.log2(largest)), 2.0**-120, 2.0**120))
-
-
-def _whole(leaves: Leaves) -> list[jax.Array]:
-    return [jnp.concatenate(leaf) if isinstance(leaf, (list, tuple)) else leaf for leaf in leaves]
-
-
-def _parts(leaf: jax.Array | list) -> Sequence:
-    return leaf if isinstance(leaf, (list, tuple)) else [leaf]
-
-
-@jax.jit
-def _merge(count: jax.Array, mean: list, squares: list, leaves: list, valid: jax.Array, unit: float) -> tuple:
-    """Chan's update of (count, mean, sum of squared deviations) by the first `valid` rows; and every row's |unit g|^2.
-
-    E[g^2] - E[g]^2 would lose all digits of a small variance in float32.
-    """
-    rows = [leaf * jnp.asarray(unit, leaf.dtype) for leaf in _whole(leaves)]
-    inside = (jnp.arange(len(rows[0])) < valid).astype(valid.dtype)
-    total = count + valid
-    share = valid / jnp.maximum(total, 1)
-    new_mean, new_squares = [], []
-    for z, m2, leaf in zip(mean, squares, rows, strict=True):
-        # Sums over rows as products with a vector: XLA's reduction over the first axis is ten times slower on a CPU.
-        part = inside @ leaf / jnp.maximum(valid, 1)
-        spread = inside @ (leaf - part) ** 2
-        shift = part - z
-        new_mean.append(z + shift * share)
-        new_squares.append(m2 + spread + shift**2 * (count * share))
-    return total, new_mean, new_squares, sum(jnp.sum(leaf**2, axis=1) for leaf in rows)
-
-
-def _unite(add: Callable, count: jax.Array, mean: list, squares: list) -> tuple:
-    """The states of all places as one: sums of counts, of means by their counts, and of what they deviate."""
-    total = add(count)
-    whole = [add(z * (count / total)) for z in mean]
-    return total, whole, [add(m2 + count * (z - w) ** 2) for m2, z, w in zip(squares, mean, whole, strict=True)]
 
 
 class Sketch:

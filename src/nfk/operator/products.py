@@ -54,7 +54,7 @@ class ProductOperator:
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         """V' W. One pass."""
-        weights = self.row_space.put(weights if weights.dtype == self.dtype else weights.astype(self.dtype))
+        weights = self.row_space.put(weights, self.dtype)
         total = None
         for rows, batch in self._batches():
             total = self._add(total, self.row_space.part(weights, rows), batch)

@@ -91,13 +91,14 @@ class GradientStream:
         """A vector of length P cut into leaves, where the derivatives are computed."""
         return [self.space.lend(piece) for piece in self.layout.pieces(vector)]
 
-    def check_finite(self, norms: np.ndarray, rows: slice) -> None:
-        """Every gradient is finite, or the error names the first example whose is not."""
-        whole, there = self.row_ranges.places(rows)
-        finite = np.isfinite(norms[there])
-        if not finite.all():
-            row = np.arange(self.rows)[whole][int(np.argmin(finite))]
-            name, bad = self.examples.name, int(row) // self.outputs
+    def check_finite(self, norms: np.ndarray, rows: slice | None = None) -> None:
+        """Every gradient is finite, or the error names the first example whose is not: of some rows of every range, or
+        of all in the order of the data."""
+        ranges = self.row_ranges
+        number = np.arange(len(norms)) if rows is None else ranges.index(rows)
+        wrong = ~np.isfinite(norms) & (number < ranges.count)
+        if wrong.any():
+            name, bad = self.examples.name, int(number[np.argmax(wrong)]) // self.outputs
             raise ValueError(
                 f"the gradient of the score at {name}[{bad}] is NaN or infinite: look at score(params, {name}[{bad}]), "
                 "and at operations such as log(0), sqrt(0) or 0/0 in the network"
@@ -129,5 +130,5 @@ class Lengths:
         if self._space.parts == 1:
             return np.concatenate([values for values, _ in self._pieces])
         values = self._space.collected(self._pieces)
-        self._stream.check_finite(values, slice(0, ranges.each))
+        self._stream.check_finite(values[: ranges.count])
         return values[: ranges.count]

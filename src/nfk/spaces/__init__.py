@@ -15,19 +15,22 @@ __all__ = [
 ]  # fmt: skip
 
 
-def default_space(meshes: bool = True) -> Space:
-    """The host where JAX computes on the CPU, whose memory it is; else all accelerators of this process, and with
-    several processes all devices of all of them. For a network that does not compute there (`meshes`), the host."""
+def default_space(preferred: Space | None = None, meshes: bool = True) -> Space:
+    """The place that a network prefers; else the host where JAX computes on the CPU, whose memory it is; else all
+    accelerators of this process, and with several processes all devices of all of them. For a network that cannot
+    compute there (`meshes`), the host."""
+    if preferred is not None:
+        return preferred
     if not meshes or (jax.default_backend() == "cpu" and jax.process_count() == 1):
         return HOST
     return Mesh.of(jax.devices())
 
 
-def space_for(mesh: Any, meshes: bool) -> Space:
-    """The place that `mesh=` asks for; None leaves the choice to `default_space`."""
+def space_for(mesh: Any, network: Any) -> Space:
+    """The place that `mesh=` asks for; None leaves the choice to the network and `default_space`."""
     if mesh is None:
-        return default_space(meshes)
-    if not meshes:
+        return default_space(network.space, network.meshes)
+    if not network.meshes:
         raise ValueError(
             f"mesh={mesh!r} needs a network written in JAX: a PyTorch module computes on its own device. Leave mesh out"
         )

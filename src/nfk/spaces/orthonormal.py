@@ -50,7 +50,7 @@ def orthonormalise(space: Space, block: Float[Block, "n a"], basis: Sequence[Blo
 def _spread(space: Space, rest: Block, scale: float) -> list[Block]:
     """Nearly orthonormal blocks that span `rest`, the longest directions first."""
     found: list[Block] = []
-    eps = np.finfo(rest.dtype).eps
+    eps = space.eps(rest)
     while rest.shape[1]:
         rest = project_out(space, rest, found)
         values, vectors = scipy.linalg.eigh(space.inner(rest, rest))

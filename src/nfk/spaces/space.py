@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -22,6 +22,9 @@ from jaxtyping import Float
 
 from nfk.layout import Layout
 from nfk.ranges import Ranges
+
+if TYPE_CHECKING:
+    from nfk.spaces.tally import Tally
 
 Block = Any  # what a place keeps: a numpy array, a jax array; no operation mixes two kinds
 Small = Float[np.ndarray, "left right"]
@@ -56,12 +59,16 @@ class Space(ABC):
         """Standard normals, drawn by row: those of a row depend on the seed and its index alone."""
 
     @abstractmethod
-    def put(self, array: np.ndarray) -> Block:
-        """An array of the host as a block; a block of this place as it is."""
+    def put(self, array: np.ndarray | Block, dtype: np.dtype | None = None) -> Block:
+        """An array of the host as a block, in that precision if one is given; a block of this place as it is."""
 
     @abstractmethod
     def get(self, block: Block) -> np.ndarray:
         """A block as an array of the host: for results and files, not for work."""
+
+    def eps(self, block: Block) -> float:
+        """The rounding error of one operation on a block."""
+        return float(np.finfo(block.dtype).eps)
 
     # --- small matrices from blocks
 
@@ -210,27 +217,13 @@ class Space(ABC):
         """What `add_sums` has summed up, in float64 on the host."""
         return total
 
-    # --- a state that rows of gradients are folded into
+    @abstractmethod
+    def tally(self, layout: Layout, ranges: Ranges) -> Tally:
+        """The mean and the spread of all rows of gradients, taken where the derivatives of a network are."""
 
-    def state(self, zero: tuple) -> tuple:
-        """Arrays of the host as a state to begin with."""
-        return jax.tree.map(self.lend, zero)
-
-    def counts(self, ranges: Ranges, begin: int, end: int, size: int, outputs: int, dtype: np.dtype) -> Any:
-        """How many rows of a batch are no padding."""
-        return np.asarray((end - begin) * outputs, dtype)
-
-    def fold(self, function: Callable, state: Sequence, leaves: Leaves, *arguments: Any) -> tuple:
-        """`function(*state, leaves, *arguments)`, a new state and a number for each row; each place has its own."""
-        return function(*state, leaves, *arguments)
-
-    def united(self, function: Callable, state: Sequence) -> tuple:
-        """The states of all places as one: `function(add, *state)`, where `add` is a sum over the places."""
-        return tuple(state)
-
-    def largest(self, part: Any) -> float:
-        """The largest magnitude in some rows of gradients."""
-        return float(np.abs(np.asarray(part)).max(initial=0))
+    @abstractmethod
+    def largest(self, leaves: Leaves) -> float:
+        """The largest magnitude in a microbatch of gradients."""
 
     # --- products with tangents and cotangents
 
@@ -257,7 +250,7 @@ class Space(ABC):
     def image(self, parts: list, batch: Any, rows: int, width: int, shift: np.ndarray) -> Float[Block, "n U"]:
         """What the derivatives of a network made of the tangents of all groups, less `shift`, without the padding."""
         joined = self.joined([self.put(part) for part in parts])
-        return joined[:rows, :width] - self.put(shift.astype(joined.dtype))
+        return joined[:rows, :width] - self.put(shift, joined.dtype)
 
 
 class Store(ABC):
@@ -267,8 +260,9 @@ class Store(ABC):
     def write(self, first: int, leaves: Leaves, count: int) -> None:
         """Rows first:first + count from gradients leaf by leaf; further rows of theirs are padding."""
 
-    def room(self, first: int, count: int) -> np.ndarray | None:
-        """Rows first:first + count as memory of the host to be written in place of `write`, where there is such."""
+    def room(self, first: int, count: int) -> Any:
+        """Rows first:first + count as memory that derivatives can be written into in place of `write`, where there is
+        such: an array of the host, or what the networks of this place compute with."""
         return None
 
     @abstractmethod

@@ -32,9 +32,6 @@ class Tall:
     def devices(self) -> set:
         return self.array.devices()
 
-    def astype(self, dtype: Any) -> Tall:
-        return replace(self, array=self.array.astype(dtype))
-
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return self.space.get(self).astype(dtype or self.dtype)
 
@@ -107,10 +104,10 @@ class MeshBlocks(Space):
         shape = self.parts * count, width
         return self.tall(self.grid.made(shape, TALL, draw), shape[0], columns)
 
-    def put(self, array: Any) -> Tall:
+    def put(self, array: Any, dtype: Any = None) -> Tall:
         if isinstance(array, Tall):
-            return array
-        array = np.asarray(array)
+            return array if dtype in (None, array.dtype) else replace(array, array=array.array.astype(dtype))
+        array = np.asarray(array, dtype)
         filled = np.zeros((self.parts * self._each(len(array)), self._wide(array.shape[1])), array.dtype)
         filled[: len(array), : array.shape[1]] = array
         return self.tall(self.grid.put(filled, TALL), *array.shape)

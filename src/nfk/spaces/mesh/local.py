@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from nfk.spaces.space import SLAB
+from nfk.spaces.tally import merge
 
 DATA, BASIS = "data", "basis"
 Pair = tuple[jax.Array, jax.Array]  # a sum, and what its additions have lost
@@ -201,17 +202,22 @@ def _for_each(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[None], tree)
 
 
-def folded(state: tuple, leaves: list, valid: jax.Array, *same: jax.Array, function: Callable) -> tuple:
-    *found, norms = function(*_own(state), leaves, valid[0], *same)
+def tallied(state: tuple, leaves: list, valid: jax.Array, unit: jax.Array) -> tuple:
+    *found, norms = merge(*_own(state), leaves, valid[0], unit)
     return _for_each(tuple(found)), jax.lax.all_gather(norms, BASIS, tiled=True)
 
 
-def united(state: tuple, function: Callable) -> tuple:
-    return function(lambda part: jax.lax.psum(part, (DATA, BASIS)), *_own(state))
+def united(state: tuple) -> tuple:
+    """The sums of all devices as one: counts, means by their counts, and what they deviate."""
+    count, mean, squares = _own(state)
+    add = lambda part: jax.lax.psum(part, (DATA, BASIS))  # noqa: E731
+    total = add(count)
+    whole = [add(z * (count / total)) for z in mean]
+    return total, whole, [add(m2 + count * (z - w) ** 2) for m2, z, w in zip(squares, mean, whole, strict=True)]
 
 
-def largest(part: jax.Array) -> jax.Array:
-    return jnp.max(jnp.abs(part))
+def largest(*leaves: jax.Array) -> jax.Array:
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
 
 
 # --- the derivatives of a network

@@ -14,6 +14,7 @@ from nfk.ranges import Ranges
 from nfk.spaces.mesh import local
 from nfk.spaces.mesh.blocks import MeshBlocks, Tall
 from nfk.spaces.mesh.sharding import COLUMNS, EACH, ROWS, SAME, SUMS, TALL, WIDE, Grid
+from nfk.spaces.mesh.tally import MeshTally
 from nfk.spaces.space import Leaves, Store, padded
 
 
@@ -163,29 +164,18 @@ class Mesh(MeshBlocks):
         first = start + begin + shard * share
         return first, min(first + share, start + end, ranges.count)
 
-    def state(self, zero: tuple) -> tuple:
-        repeated = lambda leaf: np.repeat(np.asarray(leaf)[None], self.grid.mesh.size, axis=0)  # noqa: E731
-        return jax.tree.map(lambda leaf: self.grid.put(repeated(leaf), EACH), zero)
+    def valid(self, ranges: Ranges, rows: slice, share: int) -> np.ndarray:
+        """How many of the `share` rows that each device has of a microbatch are no padding."""
+        numbers = range(self.grid.mesh.size)
+        bounds = [self._bounds(number, ranges, rows.start, rows.stop, share) for number in numbers]
+        return np.asarray([max(stop - first, 0) for first, stop in bounds])
 
-    def counts(self, ranges: Ranges, begin: int, end: int, size: int, outputs: int, dtype: np.dtype) -> jax.Array:
-        bounds = [self._bounds(i, ranges, begin, end, self._share(size)) for i in range(self.grid.mesh.size)]
-        return self.grid.put(np.asarray([max(stop - first, 0) * outputs for first, stop in bounds], dtype), EACH)
+    def tally(self, layout: Layout, ranges: Ranges) -> MeshTally:
+        return MeshTally(self, layout, ranges)
 
-    def fold(self, function: Callable, state: Sequence, leaves: Leaves, *arguments: Any) -> tuple:
-        valid, *same = arguments
-        shared = [self.lend(np.asarray(value, valid.dtype)) for value in same]
-        ins = (EACH, EACH, EACH, *(SAME for _ in same))
-        found, norms = self.grid.each(
-            local.folded, ins, (EACH, ROWS), tuple(state), leaves, valid, *shared, function=function
-        )
-        norms.block_until_ready()  # no further ahead: microbatches on their way take memory
-        return *found, norms
-
-    def united(self, function: Callable, state: Sequence) -> tuple:
-        return self.grid.each(local.united, (EACH,), SAME, tuple(state), function=function)
-
-    def largest(self, part: jax.Array) -> float:
-        return float(self.grid.fetch(self.grid.whole(local.largest, SAME, part)))
+    def largest(self, leaves: Leaves) -> float:
+        parts = [leaf for leaf in leaves if leaf.size]
+        return float(self.grid.fetch(self.grid.whole(local.largest, SAME, *parts))) if parts else 0.0
 
     # --- the derivatives of a network
 

@@ -1,0 +1,102 @@
+"""Mean and spread of rows of gradients as they pass: of a space's own arrays, without a second pass."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from nfk.layout import Layout
+from nfk.spaces.pool import each
+from nfk.spaces.space import Leaves
+
+CACHE = 2**18  # bytes of a microbatch that are looked at together
+
+
+class Tally(ABC):
+    """The number of rows, their mean z and the sum of their squared deviations from it, in units of a power of two.
+
+    By Chan's update: E[g^2] - E[g]^2 would lose all digits of a small variance in float32.
+    """
+
+    @abstractmethod
+    def add(self, leaves: Leaves, count: int, unit: float) -> Any:
+        """Take in the next `count` rows of every range, a microbatch, times `unit`; every row's |unit g|^2."""
+
+    @abstractmethod
+    def result(self) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"], int]:
+        """Mean, sum of squared deviations and number of rows."""
+
+
+class HostTally(Tally):
+    """By numpy, in memory of the host: a compiled program takes longer to compile than a small fit has (0.8 s)."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._count, self._places = 0, layout.places
+        self._mean, self._squares = (np.zeros(layout.size, layout.dtype) for _ in range(2))
+
+    def add(self, leaves: Leaves, count: int, unit: float) -> Float[np.ndarray, " n"]:
+        slabs = [
+            (part, place) for leaf, whole in zip(leaves, self._places, strict=True)
+            for part, place in _slabs(_joined(leaf)[:count], whole.start)
+        ]  # fmt: skip
+        lengths = each(lambda slab: self._merge(*slab, unit), slabs)
+        self._count += count
+        return np.sum(lengths, axis=0, dtype=np.float64)
+
+    def merge(self, rows: np.ndarray, place: slice, unit: float) -> Float[np.ndarray, " n"]:
+        rows = rows if unit == 1 else rows * rows.dtype.type(unit)
+        mean, squares = self._mean[place], self._squares[place]
+        share = rows.dtype.type(len(rows) / (self._count + len(rows)))
+        part = rows.mean(axis=0)
+        shift, deviations = part - mean, rows - part
+        mean += shift * share
+        squares += np.einsum("ij,ij->j", deviations, deviations)
+        squares += shift**2 * rows.dtype.type(self._count * share)
+        return np.einsum("ij,ij->i", rows, rows)
+
+    def result(self) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"], int]:
+        return self._mean, self._squares, self._count
+
+
+def _joined(leaf: Any) -> np.ndarray:
+    return np.concatenate(leaf) if isinstance(leaf, (list, tuple)) else np.asarray(leaf)
+
+
+def _slabs(rows: np.ndarray, first: int) -> Iterator[tuple[np.ndarray, slice]]:
+    """Columns that stay in the cache, and their places in a vector of all parameters."""
+    width = max(CACHE // max(len(rows) * rows.itemsize, 1), 64)
+    for start in range(0, rows.shape[1], width):
+        part = rows[:, start : start + width]
+        yield part, slice(first + start, first + start + part.shape[1])
+
+
+def largest(leaves: Leaves) -> float:
+    """The largest magnitude of gradients in jax arrays. On the host: it is asked once a fit, and compiling it would
+    take longer."""
+    parts = [part for leaf in leaves for part in (leaf if isinstance(leaf, (list, tuple)) else [leaf])]
+    return max(float(np.abs(np.asarray(part)).max(initial=0)) for part in parts)
+
+
+@jax.jit
+def merge(count: jax.Array, mean: list, squares: list, leaves: list, valid: jax.Array, unit: float) -> tuple:
+    """Chan's update of (count, mean, sum of squared deviations) by the first `valid` rows; every row's |unit g|^2."""
+    whole = [jnp.concatenate(leaf) if isinstance(leaf, (list, tuple)) else leaf for leaf in leaves]
+    rows = [leaf * jnp.asarray(unit, leaf.dtype) for leaf in whole]
+    inside = (jnp.arange(len(rows[0])) < valid).astype(valid.dtype)
+    total = count + valid
+    share = valid / jnp.maximum(total, 1)
+    new_mean, new_squares = [], []
+    for z, m2, leaf in zip(mean, squares, rows, strict=True):
+        # Sums over rows as products with a vector: XLA's reduction over the first axis is ten times slower on a CPU.
+        part = inside @ leaf / jnp.maximum(valid, 1)
+        spread = inside @ (leaf - part) ** 2
+        shift = part - z
+        new_mean.append(z + shift * share)
+        new_squares.append(m2 + spread + shift**2 * (count * share))
+    return total, new_mean, new_squares, sum(jnp.sum(leaf**2, axis=1) for leaf in rows)
