@@ -49,7 +49,7 @@ class HostTally(Tally):
         self._count += count
         return np.sum(lengths, axis=0, dtype=np.float64)
 
-    def merge(self, rows: np.ndarray, place: slice, unit: float) -> Float[np.ndarray, " n"]:
+    def _merge(self, rows: np.ndarray, place: slice, unit: float) -> Float[np.ndarray, " n"]:
         rows = rows if unit == 1 else rows * rows.dtype.type(unit)
         mean, squares = self._mean[place], self._squares[place]
         share = rows.dtype.type(len(rows) / (self._count + len(rows)))
