@@ -211,11 +211,17 @@ def test_a_wide_gram_matrix_is_whole_though_half_of_its_tiles_are_computed(space
 def test_a_tally_is_the_mean_and_the_spread_of_all_rows_however_they_come(space):
     layout = Layout.of({"a": np.zeros((7, 3), np.float32), "b": np.zeros((30_000,), np.float32)})
     rows = block(layout.size, rows=11, dtype=np.float64) * 3.0 + 100.0
-    unit, tally = 0.25, space.tally(layout)
-    for begin, end in ((0, 4), (4, 8), (8, 11)):
-        batch = np.concatenate([rows[begin:end], np.full((5 - (end - begin), layout.size), 9e3)]).astype(np.float32)
-        lengths = tally.add([space.lend(batch[:, place]) for place in layout.places], end - begin, unit)
-        near(lengths[: end - begin], ((unit * rows[begin:end]) ** 2).sum(axis=1))
+    ranges = Ranges.of(11, space.parts)
+    unit, tally = 0.25, space.tally(layout, ranges)
+    for part in ranges.slices(4):
+        count, (whole, there) = part.stop - part.start, ranges.places(part)
+        batch = np.full((space.parts, 4, layout.size), 9e3, np.float32)  # further rows are padding
+        filled = np.full((space.parts * count, layout.size), 9e3)
+        filled[there] = rows[whole]
+        batch[:, :count] = filled.reshape(space.parts, count, -1)
+        leaves = [space.lend(batch.reshape(-1, layout.size)[:, place]) for place in layout.places]
+        lengths = space.collected([(tally.add(leaves, count, unit), count)])
+        near(lengths[there], ((unit * rows[whole]) ** 2).sum(axis=1))
     mean, squares, count = tally.result()
     assert count == 11
     near(mean, unit * rows.mean(axis=0))
@@ -224,7 +230,7 @@ def test_a_tally_is_the_mean_and_the_spread_of_all_rows_however_they_come(space)
 
 def test_rows_that_come_one_by_one_are_tallied_as_one_batch():
     layout = Layout.of({"a": np.zeros((300,), np.float32)})
-    rows, (whole, apart) = block(300, rows=4), (HOST.tally(layout) for _ in range(2))
+    rows, (whole, apart) = block(300, rows=4), (HOST.tally(layout, Ranges.of(4)) for _ in range(2))
     whole.add([rows], 4, 1.0)
     apart.add([list(rows[:, None])], 4, 1.0)
     np.testing.assert_array_equal(whole.result()[1], apart.result()[1])

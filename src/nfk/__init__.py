@@ -3,6 +3,7 @@
 import importlib
 from typing import Any
 
+from nfk import distributed
 from nfk.bounds import importance_weighted
 from nfk.bridges import from_equinox, from_nnx
 from nfk.dataset import DatasetVector, dataset_vector
@@ -20,7 +21,7 @@ from nfk.sources import from_dataset, from_loader, from_npy_shards, from_parquet
 
 __all__ = [
     "ChainWarning", "ConvergenceWarning", "DatasetVector", "Diagnosis", "Embedding", "Finding", "Interrupted", "Model",
-    "Plan", "classifier", "dataset_vector", "density", "doctor", "energy", "fit", "from_dataset", "from_equinox",
+    "Plan", "classifier", "dataset_vector", "density", "distributed", "doctor", "energy", "fit", "from_dataset", "from_equinox",
     "from_loader", "from_nnx", "from_npy_shards", "from_parquet", "gan", "gram", "importance_weighted", "langevin",
     "load", "merge", "network", "plan", "vae",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from nfk import distributed
 from nfk.identity import Kind, describe
 from nfk.journal import Entry, Journal
 from nfk.model import Model
@@ -50,6 +51,11 @@ class Checkpoint:
         if self.folder is None:
             yield self
             return
+        if distributed.several():
+            raise ValueError(
+                f"checkpoint={str(self.folder)!r} is for a fit of one process, and {distributed.count()} take part here: "
+                "leave it out, or use several devices of one process"
+            )
         with self._explained():
             self._journal = Journal(self.folder)
         try:
@@ -242,9 +248,16 @@ def _sample(block: Float[Block, "n U"], space: Space) -> list[float]:
 
 
 def facts_of(
-    model: Model, examples: Examples, canary: list[float], rank: int | float, key: jax.Array, options: Options
+    model: Model,
+    examples: Examples,
+    canary: list[float],
+    rank: int | float,
+    key: jax.Array,
+    options: Options,
+    hashed: int | None = None,
 ) -> dict[str, Any]:
-    """What makes a fit this one and no other, as JSON can hold it. Reads the data once, if they are arrays."""
+    """What makes a fit this one and no other, as JSON can hold it. Reads the data once, if they are arrays; or only the
+    first `hashed` of them."""
     choices = {entry.name: getattr(options, entry.name) for entry in fields(options)}
     return {
         "model": {
@@ -253,7 +266,7 @@ def facts_of(
         },
         "data": {
             "number of examples": len(examples), "shape": Kind.of(examples).to_json(),
-            "hash of the numbers": examples.hash(),
+            "hash of the numbers": examples.hash(hashed),
         },
         "options": {
             "rank": _plain(rank),

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from nfk import identity, packing
+from nfk import distributed, identity, packing
 from nfk.identity import Kind, Shape, Shapes
 from nfk.model import Model, require_model
 from nfk.notebook import Shown
@@ -239,11 +239,14 @@ class Embedding(Shown):
     def _checked(self, X: Any, name: str = "X") -> Examples:
         """Examples of the shapes, and for the network, that it was fitted with."""
         examples = Examples(X, name)
-        examples.check()
+        distributed.together(lambda: self._check(examples))
+        return examples
+
+    def _check(self, examples: Examples) -> None:
+        examples.check(self.space.own(len(examples)))
         self.kind.check(examples)
         if self.kind.dtype is None:  # so its function could not be tried when it was loaded
             identity.check_canary(self.model, examples.slice(0, 1), self.canary)
-        return examples
 
     def save(self, folder: str | Path) -> Path:
         """Write the embedding (safetensors and JSON, atomically); the network's weights are not in it.

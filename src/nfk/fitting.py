@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from nfk import identity, interrupts, packing, store
-from nfk.checkpoint import Checkpoint, decided, facts_of
+from nfk import distributed, identity, interrupts, packing, store
+from nfk.checkpoint import Checkpoint, decided, decisions_of, facts_of, first_difference
 from nfk.embedding import Embedding
 from nfk.identity import Kind
 from nfk.model import Model, require_model, split_key
@@ -22,7 +22,7 @@ from nfk.operator.gradients import GradientOperator
 from nfk.operator.moments import Moments, Sketch, estimate, unit_of
 from nfk.operator.products import ProductOperator
 from nfk.operator.stream import GradientStream
-from nfk.planning import Engine, MethodName, Options, Plan, Problem, SideName, plan_fit
+from nfk.planning import Engine, MethodName, Options, Plan, Problem, SideName, Target, plan_fit
 from nfk.progress import Reporter
 from nfk.solve import SVD, Goal, Interrupted, Method, loop
 from nfk.solve.exact import Exact
@@ -129,10 +129,10 @@ def fit(
     space = space_for(mesh, model.network)
     run = _Fit(model, rank, key, Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space))
     if save is not None:
-        store.check_writable(Path(save))
+        distributed.together(lambda: store.check_writable(Path(save)) if distributed.is_first() else None)
     with Checkpoint(checkpoint).held() as run.checkpoint:
         try:
-            with interrupts.deferred(), Reporter(progress).running() as run.reporter:
+            with interrupts.deferred(), distributed.alive(), Reporter(progress).running() as run.reporter:
                 run.embedding = run(Examples(X))
         except KeyboardInterrupt:
             run.checkpoint.pause()
@@ -178,10 +178,12 @@ class _Fit:
         self._state: Any = None
 
     def __call__(self, examples: Examples) -> Embedding:
-        self.examples = _several(examples)
+        self.examples = examples
+        distributed.together(self._check)
+        distributed.agree(partial(self._facts, 1), first_difference)
         self.plan = plan_fit(Problem.of(self.model, examples), self.rank, self.options)
-        examples.check()
-        self.canary = identity.canary(self.model, examples.slice(0, 1))
+        if distributed.several():  # one plan for all: rates and memory may differ
+            self.plan = decided(self.plan, distributed.of_first(decisions_of(self.plan)))
         finished = self._resume()
         if finished is not None:
             return finished
@@ -192,9 +194,20 @@ class _Fit:
         self.checkpoint.finish(embedding.save)
         return embedding
 
+    def _check(self) -> None:
+        """What every process can see for itself."""
+        examples = _several(self.examples)
+        Target.of(self.rank, Problem.of(self.model, examples))
+        examples.check(self.options.space.own(len(examples)))
+        self.canary = identity.canary(self.model, examples.slice(0, 1))
+
+    def _facts(self, hashed: int | None = None) -> dict[str, Any]:
+        arguments = self.model, self.examples, self.canary, self.rank, self.score_key, self.options
+        return facts_of(*arguments, hashed)
+
     def _resume(self) -> Embedding | None:
         """The result, where it is known; the plan of the fit that was begun, or one for a new fit."""
-        facts = partial(facts_of, self.model, self.examples, self.canary, self.rank, self.score_key, self.options)
+        facts = self._facts
         decisions = self.checkpoint.open(facts)
         if decisions is not None:
             self.plan = decided(self.plan, decisions)
@@ -217,8 +230,8 @@ class _Fit:
 
     def salvaged(self) -> Embedding | None:
         """After Ctrl-C: what the last finished step is worth. Takes a pass where only left vectors are at hand."""
-        if self.embedding is not None or self._method is None or self._state is None:
-            return self.embedding
+        if self.embedding is not None or self._method is None or self._state is None or distributed.several():
+            return self.embedding  # of several processes, each has stopped somewhere else
         try:
             with interrupts.deferred(), self.reporter.running():
                 self.reporter.stage("finishing (Ctrl-C again to drop it)")

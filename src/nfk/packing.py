@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nfk import identity, store
+from nfk import distributed, identity, store
 from nfk.identity import Kind
 from nfk.model import Model
 from nfk.operator.moments import Moments
@@ -25,7 +25,10 @@ REQUIRED = ("trace", "passes", "count", "outputs", "example_shapes", "engine", "
 
 
 def write(embedding: Embedding, folder: Path) -> Path:
-    return store.write(folder, *pack(embedding))
+    """Of several processes, the first one writes; all of them wait for it."""
+    tensors, facts = pack(embedding)
+    distributed.together(lambda: store.write(folder, tensors, facts) if distributed.is_first() else None)
+    return folder
 
 
 def pack(embedding: Embedding) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -78,14 +78,15 @@ class Examples:
         """The first example, as numpy arrays."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.slice(0, 1))
 
-    def check(self) -> None:
-        """At least one example, and every number finite. One read of the data; sources that are not arrays are
-        checked as their batches pass."""
+    def check(self, rows: slice | None = None) -> None:
+        """At least one example, and every number finite, of all or of some `rows`. One read of the data; sources that
+        are not arrays are checked as their batches pass."""
         if len(self) == 0:
             raise ValueError(f"{self.name} holds no examples: pass at least two")
         if self.is_tree:
-            for start in range(0, len(self), CHECK_SLAB):
-                check_finite(self.slice(start, min(start + CHECK_SLAB, len(self))), start, self.name)
+            begin, end = (0, len(self)) if rows is None else (rows.start, rows.stop)
+            for start in range(begin, end, CHECK_SLAB):
+                check_finite(self.slice(start, min(start + CHECK_SLAB, end)), start, self.name)
 
     def recognise(self, start: int, batch: Any) -> None:
         """Nothing where these examples are those that were read at this place before; 8 bytes for each are held."""
@@ -102,9 +103,10 @@ class Examples:
             )
         before[:] = now
 
-    def hash(self) -> str:
-        """Tells other examples apart: of all of an array, in one read; of another source's first examples."""
-        stop = len(self) if self.is_tree else min(HASHED, len(self))
+    def hash(self, count: int | None = None) -> str:
+        """Tells other examples apart: of all of an array, in one read; of another source's first examples; or of the
+        first `count`."""
+        stop = min(count or (len(self) if self.is_tree else HASHED), len(self))
         digest = hashlib.sha256()
         for start in range(0, stop, CHECK_SLAB):
             for leaf in jax.tree.leaves(self.slice(start, min(start + CHECK_SLAB, stop))):

@@ -3,10 +3,10 @@
 from nfk.planning.batches import Batches
 from nfk.planning.options import Engine, MethodName, Options, SideName
 from nfk.planning.planner import Plan, plan_fit, plan_gram, plan_rows
-from nfk.planning.problem import Problem
+from nfk.planning.problem import Problem, Target
 from nfk.planning.ways import Way
 
 __all__ = [
-    "Batches", "Engine", "MethodName", "Options", "Plan", "Problem", "SideName", "Way", "plan_fit", "plan_gram",
-    "plan_rows",
+    "Batches", "Engine", "MethodName", "Options", "Plan", "Problem", "SideName", "Target", "Way", "plan_fit",
+    "plan_gram", "plan_rows",
 ]  # fmt: skip

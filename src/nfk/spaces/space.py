@@ -175,6 +175,10 @@ class Space(ABC):
         """`random` for some rows of every range."""
         return self.put(normals(seed, rows.start, rows.stop, columns, dtype))
 
+    def own(self, examples: int) -> slice:
+        """The examples that this process reads."""
+        return slice(0, examples)
+
     def part(self, block: Float[Block, "rows a"], rows: slice) -> Float[Block, "n a"]:
         """Some rows of every range."""
         return block[rows]

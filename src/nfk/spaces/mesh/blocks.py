@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nfk import distributed
 from nfk.memory import available_bytes
 from nfk.ranges import Ranges
 from nfk.spaces.mesh import local
@@ -62,10 +63,10 @@ class MeshBlocks(Space):
         return self.grid.mesh.devices.flat[0].platform
 
     def free_bytes(self) -> int:
-        """Of the device that has least; simulated ones share the memory of the machine."""
+        """Of the device that has least, of all processes; simulated ones share the memory of the machine."""
         stats = [device.memory_stats() or {} for _, device in self.grid.own]
         free = [known["bytes_limit"] - known.get("bytes_in_use", 0) for known in stats if known.get("bytes_limit")]
-        return min(free) if free else available_bytes() // len(stats)
+        return min(distributed.gathered(min(free) if free else available_bytes() // len(stats)))
 
     # --- making blocks, and taking them away
 

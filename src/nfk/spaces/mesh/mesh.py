@@ -140,6 +140,10 @@ class Mesh(MeshBlocks):
 
     # --- batches of examples, and a state for each device
 
+    def own(self, examples: int) -> slice:
+        ranges, mine = Ranges.of(examples, self.parts), [number // self.shards for number, _ in self.grid.own]
+        return slice(min(min(mine) * ranges.each, examples), min((max(mine) + 1) * ranges.each, examples))
+
     def _share(self, size: int) -> int:
         """Examples of a microbatch that each device of a place of the data axis takes."""
         return -(-size // self.shards)

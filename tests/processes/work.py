@@ -1,0 +1,97 @@
+"""What every process does in `tests/test_distributed.py`: `work.py TASK FOLDER`, in two or four processes or in one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import nfk
+from nfk.distributed import Own, own_rows
+
+N = 23  # divisible by nothing
+
+
+class Watched:
+    """Examples that note which of them were read."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.read = array, set()
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        self.read |= set(range(*rows.indices(len(self.array))))
+        return self.array[rows]
+
+
+def model(seed: int = 0, **options) -> nfk.Model:
+    rng = np.random.default_rng(seed)
+    params = {name: rng.standard_normal(shape).astype("float32") for name, shape in (("w", (5, 4)), ("v", (4, 3)))}
+    return nfk.classifier(lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], params, **options)
+
+
+def examples(count: int = N) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((count, 5)).astype("float32")
+
+
+def whole(folder: Path) -> None:
+    """Moments, fits on both sides, a call, files: what process 0 saw goes into `results-PROCESSES.json`."""
+    X, watched = examples(), Watched(examples())
+    found = nfk.fit(model(), watched, 3, method="krylov", side="parameters", save=folder / f"run-{jax.process_count()}")
+    own = own_rows(N)
+    assert watched.read <= set(range(own.start, own.stop)) | {0, N - 1}, watched.read
+    other = nfk.fit(model(), Own(X[own], N), 3, method="krylov", side="examples", keep=False)
+    results = {
+        "values": found.singular_values.tolist(), "training": found.training.tolist(), "embedded": found(X[:7]).tolist(),
+        "mean": found.moments.mean.tolist(), "scale": found.moments.scale.tolist(), "other": other.training.tolist(),
+        "gram": found.gram(X[:4], X).tolist(), "products": nfk.fit(model(), X, 3, engine="products").training.tolist(),
+        "loaded": [nfk.load(run, model())(X).tolist() for run in sorted(folder.glob("run-*"))],
+        "devices": found.plan.way.options.space.devices, "own": [own.start, own.stop],
+    }  # fmt: skip
+    (folder / f"results-{jax.process_count()}-{jax.process_index()}.json").write_text(json.dumps(results))
+
+
+def errors(folder: Path) -> None:
+    """Every sentence that a disagreement is told in, one after another: an error in all leaves all able to go on."""
+    last = jax.process_index() == jax.process_count() - 1
+    told = []
+    for attempt in (
+        lambda: nfk.fit(model(), examples(N - last), 3),
+        lambda: nfk.fit(model(int(last)), examples(), 3),
+        lambda: nfk.fit(model(damping=0.1 if last else 1e-3), examples(), 3),
+        lambda: nfk.fit(model(), examples(), 3 + last),
+        lambda: nfk.fit(model(), np.where(last & (np.arange(N) == N - 1)[:, None], np.nan, examples()), 3),
+        lambda: nfk.fit(model(), examples(), 3, checkpoint=folder / "checkpoint"),
+        lambda: nfk.fit(model(), examples(), 3, mesh=1),
+        lambda: Own(examples()[:3], N),
+    ):
+        try:
+            attempt()
+            told.append("")
+        except (ValueError, RuntimeError) as error:
+            told.append(str(error))
+    (folder / f"errors-{jax.process_index()}.json").write_text(json.dumps(told))
+
+
+def killed(folder: Path) -> None:
+    """The last process is killed in the middle of a fit."""
+
+    class Deadly(Watched):
+        def __getitem__(self, rows: slice) -> np.ndarray:
+            if jax.process_index() == jax.process_count() - 1 and len(self.read) > 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().__getitem__(rows)
+
+    nfk.fit(model(), Deadly(examples()), 3, keep=False)
+
+
+if __name__ == "__main__":
+    {"whole": whole, "errors": errors, "killed": killed}[sys.argv[1]](Path(sys.argv[2]))

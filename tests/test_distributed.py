@@ -1,0 +1,126 @@
+"""Real processes, connected by gloo: two and four give what one gives, and say what is wrong; one that dies ends all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nfk
+from nfk import distributed
+
+WORK = Path(__file__).parent / "processes" / "work.py"
+
+
+def launch(processes: int, task: str, folder: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "nfk.launch", "--processes", str(processes), str(WORK), task, str(folder)]
+    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    return subprocess.run(
+        command, env={**os.environ, "XLA_FLAGS": quick}, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Of two processes, then of four, which load what the two have saved."""
+    folder = tmp_path_factory.mktemp("runs")
+    for processes in (2, 4):
+        done = launch(processes, "whole", folder)
+        assert done.returncode == 0, done.stderr[-3000:]
+    return folder, {n: [json.loads((folder / f"results-{n}-{i}.json").read_text()) for i in range(n)] for n in (2, 4)}
+
+
+def near(found, expected, tolerance=3e-4):
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(np.asarray(found) / scale, np.asarray(expected) / scale, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_many_processes_give_what_one_gives(results, processes):
+    sys.path.insert(0, str(WORK.parent))
+    import work
+
+    _, found = results
+    X, model = work.examples(), work.model()
+    alone = nfk.fit(model, X, 3, method="krylov", side="parameters")
+    for process, one in enumerate(found[processes]):
+        near(one["values"], alone.singular_values)
+        near(one["mean"], alone.moments.mean, 1e-5)
+        near(one["scale"], alone.moments.scale, 1e-5)
+        for name in ("training", "other", "products"):
+            near(one[name], alone.training, 1e-2 if name != "training" else 3e-4)
+        near(one["embedded"], alone.training[:7])
+        near(one["gram"], alone.gram(X[:4], X), 1e-5)
+        for loaded in one["loaded"]:
+            near(loaded, alone.training)
+        assert f"{processes} (cpu) of {processes} processes: {processes} for the data" in one["devices"]
+        each = -(-work.N // processes)
+        assert one["own"] == [process * each, min((process + 1) * each, work.N)]
+
+
+def test_a_saved_fit_of_many_is_loaded_by_one(results):
+    import work
+
+    folder, found = results
+    embedding = nfk.load(folder / "run-4", work.model())
+    near(embedding(work.examples()), found[4][0]["training"])
+    assert sorted(path.name for path in (folder / "run-2").iterdir()) == sorted(
+        path.name for path in embedding.save(folder / "alone").iterdir()
+    )
+
+
+def test_disagreements_are_told_in_every_process(tmp_path):
+    done = launch(2, "errors", tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [json.loads((tmp_path / f"errors-{i}.json").read_text()) for i in range(2)]
+    sentences = (
+        "process 1 of 2 does not do what process 0 does: its data: number of examples is 23, this one's is 22",
+        "its model: ",
+        "its model: damping is 0.001, this one's is 0.1",
+        "its options: rank is 3, this one's is 4",
+        "X[22] holds NaN or infinity",
+        "is for a fit of one process, and 2 take part here",
+        "leaves out process 1 of 2",
+        "holds 3 examples, but reads",
+    )
+    for first, second, sentence in zip(*told, sentences, strict=True):
+        assert sentence in first
+        assert sentence in second
+    assert told[0][4].startswith("process 1 of 2 cannot go on: ValueError: X[22]")
+
+
+def test_a_process_that_dies_ends_the_others_and_is_named(tmp_path):
+    started = time.monotonic()
+    done = launch(2, "killed", tmp_path)
+    assert done.returncode == 1
+    assert "nfk.launch: process 1 of 2 was ended by SIGKILL; the others are ended" in done.stderr
+    assert time.monotonic() - started < 60  # with all that it takes to start
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "sentence"),
+    [
+        ({"processes": 2}, {}, "is not told address and process: give address, processes and process"),
+        ({"address": "here:1", "processes": 2, "process": 2}, {}, "process=2 must be from 0 to 1"),
+        ({}, {"NFK_PROCESSES": "two"}, "NFK_PROCESSES='two' is no number"),
+    ],
+)
+def test_a_start_that_cannot_be(arguments, variables, sentence, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=sentence):
+        distributed.initialize(**arguments)
+
+
+def test_a_process_alone_agrees_with_itself():
+    assert distributed.gathered({"a": 1}) == [{"a": 1}]
+    assert distributed.together(lambda: 3) == 3
+    assert distributed.own_rows(5) == slice(0, 5)
+    own = distributed.Own(np.arange(5), 5)
+    assert (len(own), own[2:4].tolist()) == (5, [2, 3])
