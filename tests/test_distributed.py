@@ -1,4 +1,4 @@
-"""Real processes, connected by gloo: two and four give what one gives, and say what is wrong; one that dies ends all."""
+"""Real processes, connected by gloo: two and four give what one gives; one that dies ends all, and is named."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class Checkpoint:
             return
         if distributed.several():
             raise ValueError(
-                f"checkpoint={str(self.folder)!r} is for a fit of one process, and {distributed.count()} take part here: "
-                "leave it out, or use several devices of one process"
+                f"checkpoint={str(self.folder)!r} is for a fit of one process, and {distributed.count()} take part "
+                "here: leave it out, or use several devices of one process"
             )
         with self._explained():
             self._journal = Journal(self.folder)
