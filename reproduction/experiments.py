@@ -50,6 +50,7 @@ def _paper(name: str, preset: Preset) -> Path:
 
 PAPER = {
     "pretrained": "networks that others trained, each by the figure its weights are known for",
+    "runtime": "seconds of a fit against the number of examples, from the benchmarks",
     "accuracy": "the error of every eigenvalue beside its share of the variance",
     "bound-noise": "why the importance-weighted bound costs a VAE its embedding",
     "distillation": "a WRN-16-1, taught by a WRN-16-2 that others trained, by every method",
