@@ -18,9 +18,9 @@ from reproduction.pretrained.networks import SIGNED, Network, Pretrained
 from reproduction.weights import SHIPPED
 
 _ALL = (
-    Network("cifar10-vae", ColourVAE, "cifar10", "vae", SIGNED, 0),
-    Network("svhn-dcgan-critic", critic, "svhn", "critic", SIGNED, 0, partner="svhn-dcgan-generator"),
-    Network("svhn-dcgan-generator", generator, "svhn", "generator", SIGNED, 0),
+    Network("cifar10-vae", ColourVAE, "cifar10", "vae", SIGNED, 397_700),
+    Network("svhn-dcgan-critic", critic, "svhn", "critic", SIGNED, 167_649, partner="svhn-dcgan-generator"),
+    Network("svhn-dcgan-generator", generator, "svhn", "generator", SIGNED, 370_624),
 )
 OWN: Mapping[str, Network] = {network.name: network for network in _ALL}
 

@@ -35,7 +35,7 @@ class Settings:
 
 
 PRESETS = {
-    "smoke": Settings(pool=60, rank=8, seeds=2, draws=4),
+    "smoke": Settings(pool=40, rank=8, seeds=1, draws=2),
     "cpu": Settings(),
     "paper": Settings(pool=10_000, draws=64),
 }

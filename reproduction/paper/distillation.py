@@ -52,7 +52,9 @@ PRESETS = {
         methods=("no teacher", "NFKD", "AT"), compiled=False,
     ),
     "cpu": Settings(),
-    "paper": Settings(images=50_000, probed=10_000, fitted=50_000, epochs=250, trial_epochs=50, seeds=5, methods=tuple(METHODS)),
+    "paper": Settings(
+        images=50_000, probed=10_000, fitted=50_000, epochs=250, trial_epochs=50, seeds=5, methods=tuple(METHODS)
+    ),
 }  # fmt: skip
 SMALLER = (
     "Students see 10,000 training images and their mirror images in three epochs (the paper: 50,000, 250 epochs), so "

@@ -31,7 +31,7 @@ class Settings:
 
 
 PRESETS = {
-    "smoke": Settings(pool=60, rank=8, seeds=2, networks=("PixelCNN",)),
+    "smoke": Settings(pool=40, rank=8, seeds=1, networks=("PixelCNN",)),
     "cpu": Settings(),
     "paper": Settings(pool=10_000),
 }
