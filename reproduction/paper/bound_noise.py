@@ -71,11 +71,11 @@ def _measure(settings: Settings, seed: int) -> dict[str, dict[str, float]]:
             chosen = {path: where for path, where in slices.items() if part == PARTS[0] or path.startswith(part)}
             if name != "ELBO, one draw" and part == "encoder":
                 continue
-            kernels = raw.layer_kernels(rows, chosen, 1e-4)
+            kernel = raw.summed(rows, chosen, 1e-4).total
             columns = np.concatenate([np.arange(where.start, where.stop) for where in chosen.values()])
-            found[f"{name}, {part}"] = _scores(
-                np.sum(list(kernels.values()), axis=0), test.labels, seed, settings.rank
-            ) | {"agreement of two draws": agreement(rows[:few, columns], other[:, columns])}
+            found[f"{name}, {part}"] = _scores(kernel, test.labels, seed, settings.rank) | {
+                "agreement of two draws": agreement(rows[:few, columns], other[:, columns])
+            }
     return found
 
 

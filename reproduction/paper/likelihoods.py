@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+import nfk
 from reproduction import figures
 from reproduction.families import FAMILIES, Family
 from reproduction.families.trained import trained
@@ -20,6 +21,7 @@ from reproduction.paper import raw
 from reproduction.tasks.ledger import Ledger, Row, row
 
 NETWORKS = ("PixelCNN", "affine coupling flow", "hierarchical VAE", "convolutional VAE", "causal transformer")
+RESIDUALS = "PixelCNN"  # whose score is also taken with the pixels in place of what it could not foresee
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
             facts = dict(network=name, state=state, data="MNIST", pool=settings.pool, metric="test accuracy")
             rows += [row(variant, values, **facts) for variant, values in found.items() if variant != "shares"]
             rows[-1]["shares"] = found["shares"]
+            if name == RESIDUALS:
+                extra = ledger.once(f"{name}, {state}, pixels", _pixels, settings, family, name, state)
+                rows += [row(variant, values, **facts) for variant, values in extra.items()]
     _figure(rows, pictures, settings)
     return rows
 
@@ -60,51 +65,63 @@ def _measure(settings: Settings, family: Family, name: str, state: str) -> dict[
     model = family.model(network)
     gradients = raw.gradients(model, family.examples(test))
     slices = raw.layers(model)
-    kinds = {name: raw.layer_kernels(gradients, slices, damping) for name, damping in DAMPINGS.items()}
+    kinds = {name: raw.summed(gradients, slices, damping) for name, damping in DAMPINGS.items()}
     del gradients
     found = raw.accuracies(variants(kinds), test.labels, settings.seeds, settings.rank)
-    found["all components"] = raw.accuracies({"": lambda: total(kinds["as it is"])}, test.labels, settings.seeds, None)[
+    found["all components"] = raw.accuracies({"": lambda: kinds["as it is"].total}, test.labels, settings.seeds, None)[
         ""
     ]
     return found | {"shares": shares(kinds["as it is"])}
 
 
+def _pixels(settings: Settings, family: Family, name: str, state: str) -> dict[str, list[float]]:
+    """The same features of the network with the pixel itself where log p has pixel less prediction.
+
+    d log p / d logit = x - p, what the network could not foresee; d (2 x - 1) logit / d logit = 2 x - 1.
+    """
+    network = trained(family)[0] if state == "trained" else family.build(1000)
+    test = family.splits()[1].take(slice(settings.pool))
+    logits, params = nfk.from_nnx(network, method="logits")
+    model = nfk.density(lambda params, x: ((2 * x - 1) * logits(params, x)).sum(), params)
+    kernel = raw.summed(raw.gradients(model, family.examples(test)), raw.layers(model), 1e-4).total
+    ranks = {"pixels in place of residuals": settings.rank, "pixels in place of residuals, all components": None}
+    return {
+        variant: [raw.accuracy(kernel, test.labels, seed, rank) for seed in range(settings.seeds)]
+        for variant, rank in ranks.items()
+    }
+
+
 DAMPINGS = {"as it is": 1e-4, "damping 0.01": 1e-2, "damping 1": 1.0, "no Fisher scale": None}
-Kinds = Mapping[str, Mapping[str, raw.Kernel]]
+Kinds = Mapping[str, raw.Summed]
 
 
 def variants(kinds: Kinds) -> dict[str, Callable[[], raw.Kernel]]:
     """The kernel as `nfk` has it by default for a likelihood, and with one thing changed."""
     plain = kinds["as it is"]
-    changed: dict[str, Callable[[], raw.Kernel]] = {name: lambda name=name: total(kinds[name]) for name in DAMPINGS}
+    changed: dict[str, Callable[[], raw.Kernel]] = {name: lambda name=name: kinds[name].total for name in DAMPINGS}
     return changed | {
-        "mean taken away": lambda: raw.centred(total(plain)),
-        "rows at length one": lambda: raw.at_length_one(total(plain)),
-        "mean taken away, rows at length one": lambda: raw.at_length_one(raw.centred(total(plain))),
-        "every layer at trace one": lambda: raw.balanced(plain),
-        "every layer at trace one, mean taken away": lambda: raw.centred(raw.balanced(plain)),
+        "mean taken away": lambda: raw.centred(plain.total),
+        "rows at length one": lambda: raw.at_length_one(plain.total),
+        "mean taken away, rows at length one": lambda: raw.at_length_one(raw.centred(plain.total)),
+        "every layer at trace one": lambda: plain.balanced,
+        "every layer at trace one, mean taken away": lambda: raw.centred(plain.balanced),
     }
 
 
-def total(parts: Mapping[str, raw.Kernel]) -> raw.Kernel:
-    return np.sum(list(parts.values()), axis=0)
-
-
-def shares(parts: Mapping[str, raw.Kernel]) -> dict[str, float]:
+def shares(kernel: raw.Summed) -> dict[str, float]:
     """What of the kernel's trace, and of its top eigenvalues, is the mean; and how unlike the rows' lengths are."""
-    K = total(parts)
+    K = kernel.total
     middle, lengths = raw.centred(K), np.sqrt(np.diag(K))
     values = np.linalg.eigvalsh(middle)[::-1]
-    largest = max(parts, key=lambda name: np.trace(parts[name]))
     return {
         "mean": 1 - np.trace(middle) / np.trace(K), "top 64": float(values[:64].sum() / values.sum()),
         "spread of lengths": float(lengths.std() / lengths.mean()),
-        "largest layer": float(np.trace(parts[largest]) / np.trace(K)),
+        "largest layer": max(kernel.traces.values()) / float(np.trace(K)),
     }  # fmt: skip
 
 
 def _figure(rows: list[Row], pictures: Path, settings: Settings) -> None:
-    names = list(dict.fromkeys(line["method"] for line in rows))
+    names = [name for name in dict.fromkeys(line["method"] for line in rows) if not name.startswith("pixels")]
     lines = {}
     for network in settings.networks:
         for state in ("trained", "untrained"):

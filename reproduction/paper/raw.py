@@ -7,6 +7,7 @@ of it, one to learn from and one to test on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -32,29 +33,41 @@ def layers(model: nfk.Model) -> dict[str, slice]:
     return model.layout.slices
 
 
-def layer_kernels(
-    rows: np.ndarray, slices: Mapping[str, slice], damping: float | None, columns: int = 20_000
-) -> dict[str, Kernel]:
-    """For each array of parameters the inner products of its scaled gradients; `damping=None` is no scale at all.
+@dataclass(frozen=True)
+class Summed:
+    """A kernel over the pool; the same with every array of parameters at trace one; and the trace of each array."""
+
+    total: Kernel
+    balanced: Kernel
+    traces: dict[str, float]
+
+
+def summed(rows: np.ndarray, slices: Mapping[str, slice], damping: float | None, columns: int = 20_000) -> Summed:
+    """The inner products of scaled gradients, array by array of parameters; `damping=None` is no scale at all.
 
     s = 1 / sqrt(F + damping * mean(F)), F = E[g^2] over the pool, as `nfk` has it for a model that is not centred.
     """
-    scale = np.ones(rows.shape[1], np.float32) if damping is None else _scale(rows, damping)
-    found = {}
+    scale = np.ones(rows.shape[1], np.float32) if damping is None else _scale(rows, slices, damping)
+    total, balanced = np.zeros((2, len(rows), len(rows)))
+    traces = {}
     for name, where in slices.items():
-        total = np.zeros((len(rows), len(rows)))
+        part = np.zeros_like(total)
         for first in range(where.start, where.stop, columns):
-            part = slice(first, min(first + columns, where.stop))
-            block = rows[:, part] * scale[part]
-            total += block @ block.T
-        found[name] = total
-    return found
+            place = slice(first, min(first + columns, where.stop))
+            block = rows[:, place] * scale[place]
+            part += block @ block.T
+        traces[name] = float(np.trace(part))
+        total += part
+        balanced += part / traces[name] if traces[name] > 0 else 0
+    return Summed(total, balanced, traces)
 
 
-def _scale(rows: np.ndarray, damping: float) -> np.ndarray:
+def _scale(rows: np.ndarray, slices: Mapping[str, slice], damping: float) -> np.ndarray:
+    """Of the columns that take part; the mean of F is theirs alone."""
     fisher = np.einsum("ij,ij->j", rows, rows, dtype=np.float64) / len(rows)
-    alive = fisher >= 1e-12 * fisher.max()
-    scale = np.where(alive, 1 / np.sqrt(np.where(alive, fisher, 1) + damping * fisher.mean()), 0)
+    chosen = np.concatenate([fisher[where] for where in slices.values()])
+    alive = fisher >= 1e-12 * chosen.max()
+    scale = np.where(alive, 1 / np.sqrt(np.where(alive, fisher, 1) + damping * chosen.mean()), 0)
     return scale.astype(np.float32)
 
 
@@ -68,11 +81,6 @@ def at_length_one(K: Kernel) -> Kernel:
     """Cosines: every row divided by its length."""
     lengths = np.sqrt(np.maximum(np.diag(K), 1e-30))
     return K / lengths / lengths[:, None]
-
-
-def balanced(parts: Mapping[str, Kernel]) -> Kernel:
-    """The sum of the layers' kernels, each at trace one."""
-    return np.sum([K / np.trace(K) for K in parts.values() if np.trace(K) > 0], axis=0)
 
 
 def accuracy(K: Kernel, labels: np.ndarray, seed: int, rank: int | None) -> float:
