@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.history import table as history
 from benchmarks.peers import tables as peers
+from benchmarks.report_findings import FINDINGS
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
 from benchmarks.tolerance_table import table as tolerance
@@ -182,6 +183,7 @@ TABLES = (
     ("docs/scale.md", "kills", kills),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
     *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
+    *(("docs/findings.md", name, table) for name, table in FINDINGS.items()),
 )  # fmt: skip
 
 PLACES = {"history": "benchmarks/history", "peers-summary": "results/peers"}  # where it is not results/NAME

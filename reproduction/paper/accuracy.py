@@ -38,7 +38,7 @@ class Settings:
     memory: str = "3GB"
 
 
-PRESETS = {"smoke": Settings(examples=120, rank=8, tile=50), "cpu": Settings(), "paper": Settings()}
+PRESETS = {"smoke": Settings(examples=60, rank=8, tile=25), "cpu": Settings(), "paper": Settings()}
 SMALLER = ("One key for each method: the errors are of one run, and the reference is exact to 1e-12.",)
 
 

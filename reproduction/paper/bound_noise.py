@@ -6,7 +6,7 @@ The network is the VAE of `reproduction.families`; the pool is a part of MNIST's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,12 @@ def _measure(settings: Settings, seed: int) -> dict[str, dict[str, float]]:
     test = family.splits()[1].take(slice(settings.pool))
     X, network = family.examples(test), trained(family)[0]
     few, found = max(len(X) // 10, 2), {}
-    again = {name: rows for name, rows, _ in gradients(network, X[:few], settings.draws, 2 * seed + 1)}
-    for name, rows, slices in gradients(network, X, settings.draws, 2 * seed):
+    scores = Scores(network, settings.draws)
+    again = dict(scores(X[:few], 2 * seed + 1))
+    for name, rows in scores(X, 2 * seed):
         other = again[name]
         for part in PARTS:
-            chosen = {path: where for path, where in slices.items() if part == PARTS[0] or path.startswith(part)}
+            chosen = {path: where for path, where in scores.slices.items() if part == PARTS[0] or path.startswith(part)}
             if name != "ELBO, one draw" and part == "encoder":
                 continue
             kernel = raw.summed(rows, chosen, 1e-4).total
@@ -92,35 +93,41 @@ def _scores(K: raw.Kernel, labels: np.ndarray, seed: int, rank: int) -> dict[str
     }
 
 
-def gradients(
-    network: ConvVAE, X: np.ndarray, draws: int, seed: int
-) -> Iterator[tuple[str, np.ndarray, dict[str, slice]]]:
-    """(name, rows, columns of each array) of every score; those of several draws come from one pass."""
-    log_weight, params = nfk.from_nnx(network, method="log_weight")
-    slices = raw.layers(nfk.vae(log_weight, params))
-    rows = _several(log_weight, params, X, draws, seed)
-    yield from ((f"{draws} draws, {kind}", part, slices) for kind, part in rows.items())
-    del rows
-    elbo, params = nfk.from_nnx(network, method="elbo")
-    for name, common in (("ELBO, one draw", True), ("ELBO, own noise", False)):
-        yield name, raw.gradients(nfk.vae(elbo, params, common_noise=common), X, seed), slices
-    middle, params = nfk.from_nnx(network, method="elbo_at_mean")
-    yield "ELBO at the posterior's mean", raw.gradients(nfk.density(middle, params), X), slices
+class Scores:
+    """Every score of the network, compiled once; those of several draws come from one pass."""
+
+    def __init__(self, network: ConvVAE, draws: int) -> None:
+        elbo, middle = (nfk.from_nnx(network, method=method) for method in ("elbo", "elbo_at_mean"))
+        self.models = {
+            "ELBO, one draw": nfk.vae(*elbo),
+            "ELBO, own noise": nfk.vae(*elbo, common_noise=False),
+            "ELBO at the posterior's mean": nfk.density(*middle),
+        }
+        self.several = several(*nfk.from_nnx(network, method="log_weight"), draws)
+        self.names = tuple(f"{draws} draws, {kind}" for kind in ("self-normalised", "plain mean"))
+        self.slices = raw.layers(self.models["ELBO, one draw"])
+
+    def __call__(self, X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:
+        """(name, gradients) of each."""
+        parts = [self.several(x, jax.random.key(seed)) for x in X]
+        for place, name in enumerate(self.names):
+            yield name, np.stack([np.asarray(part[place]) for part in parts])
+        del parts
+        for name, model in self.models.items():
+            yield name, raw.gradients(model, X, seed)
 
 
-def _several(log_weight: Any, params: Any, X: np.ndarray, draws: int, seed: int) -> dict[str, np.ndarray]:
-    """Gradients of the self-normalised bound and of the plain mean, from the same draws: (n, P) each."""
+def several(log_weight: Any, params: Any, draws: int) -> Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]:
+    """Gradients of the self-normalised bound and of the plain mean of an example, from the same draws: P numbers each."""
 
     @jax.jit
-    def both(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        keys = jax.random.split(jax.random.key(seed), draws)
+    def both(x: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        keys = jax.random.split(key, draws)
         weights, slopes = jax.vmap(lambda key: jax.value_and_grad(log_weight)(params, x, key))(keys)
         flat = jnp.concatenate([leaf.reshape(draws, -1) for leaf in jax.tree.leaves(slopes)], axis=1)
         return jax.nn.softmax(weights) @ flat, flat.mean(axis=0)
 
-    parts = [both(x) for x in X]
-    kinds = ("self-normalised", "plain mean")
-    return {kind: np.stack([np.asarray(part[place]) for part in parts]) for place, kind in enumerate(kinds)}
+    return both
 
 
 def agreement(a: np.ndarray, b: np.ndarray) -> float:
