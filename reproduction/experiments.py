@@ -57,6 +57,7 @@ PAPER = {
     "inversion": "images found again from their embedding by critics that others trained",
     "top-images": "the images at the ends of the leading components",
     "likelihoods": "why likelihood models fall below their untrained networks",
+    "likelihoods-others": "the same for larger ones that others trained",
 }
 TASKS = {
     "probe": "linear probes against rank, beside activations and full Fisher vectors",

@@ -118,7 +118,7 @@ class Scores:
 
 
 def several(log_weight: Any, params: Any, draws: int) -> Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]:
-    """Gradients of the self-normalised bound and of the plain mean of an example, from the same draws: P numbers each."""
+    """Gradients of the self-normalised bound and of the plain mean, from the same draws: P numbers each."""
 
     @jax.jit
     def both(x: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
