@@ -132,3 +132,16 @@ def test_networks_that_are_not_there_are_named(tmp_path):
         untrained("vae")
     with pytest.raises(FileNotFoundError, match=r"train them with `python -m reproduction.own cifar10-vae`"):
         load("cifar10-vae", tmp_path)
+
+
+def test_the_colour_vae_comes_with_its_weights_and_has_a_kernel():
+    import nfk
+
+    found = load("cifar10-vae")
+    assert sum(part.numel() for part in found.module.parameters()) == found.network.parameters
+    X = found.inputs(np.random.default_rng(0).random((4, 32, 32, 3)))
+    embedding = nfk.fit(found.model(parameters="decoder/*"), X, rank=2)
+    assert embedding(X).shape == (4, 2)
+    noise = np.zeros((4, 64), np.float32)
+    flat = found.inputs(np.full((4, 32, 32, 3), 0.5))
+    assert (found.outputs(flat, noise) > found.outputs(X, noise) + 1000).all()  # grey is likelier than noise
