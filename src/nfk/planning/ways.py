@@ -281,8 +281,9 @@ def ways(problem: Problem, target: Target, options: Options, rates: Rates) -> It
 def _engines(p: Problem, options: Options, method: MethodName) -> Iterator[tuple[Engine, bool]]:
     """Engines, and whether they keep all gradients."""
     if options.engine in (None, "gradients"):
-        keeps = (True,) if method == "exact" else (True, False)
-        yield from (("gradients", keep) for keep in keeps if options.keep in (None, keep) or method == "exact")
+        for keep in (True,) if method == "exact" else (True, False):
+            if options.keep in (None, keep) or method == "exact":
+                yield "gradients", keep
     allowed = not p.why_no_products and method != "gram" and (options.keep is not True or method == "exact")
     if options.engine in (None, "products") and allowed:
         yield "products", False
