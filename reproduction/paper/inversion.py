@@ -37,7 +37,7 @@ METRICS = {
 class Settings:
     critics: tuple[str, ...] = CRITICS
     rank: int = 100
-    generated: int = 2_500  # a fifth of them held out
+    generated: int = 1_500  # a fifth of them held out
     tested: int = 1_000
     shown: int = 12
     seeds: int = 3
@@ -50,7 +50,7 @@ PRESETS = {
     "paper": Settings(generated=50_000, tested=10_000, seeds=5),
 }
 SMALLER = (
-    "The basis and the map come from 2,000 generated images; seeds draw other latents, the networks are one each.",
+    "The basis and the map come from 1,200 generated images; seeds draw other latents, the networks are one each.",
 )
 Judge = Callable[[np.ndarray], np.ndarray]
 

@@ -22,8 +22,8 @@ CRITICS = ("cifar10-dcgan-critic", "mnist-wgan-gp-critic")
 @dataclass(frozen=True)
 class Settings:
     critics: tuple[str, ...] = CRITICS
-    fitted: int = 2_000
-    images: int = 5_000  # among which the ends are looked for
+    fitted: int = 1_000
+    images: int = 3_000  # among which the ends are looked for
     components: int = 8
     shown: int = 10
     memory: str = "3GB"
@@ -34,7 +34,7 @@ PRESETS = {
     "cpu": Settings(),
     "paper": Settings(fitted=50_000, images=50_000),
 }
-SMALLER = ("The basis comes from 2,000 training images, and the ends are looked for among 5,000.",)
+SMALLER = ("The basis comes from 1,000 training images, and the ends are looked for among 3,000.",)
 METRIC = "share of the most frequent class among the images at one end"
 
 
