@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import scale_tables
 from benchmarks.history import table as history
 from benchmarks.peers import tables as peers
 from benchmarks.report_tasks import TASKS, head
@@ -180,6 +181,9 @@ TABLES = (
     ("docs/bridges.md", "bridges", bridges),
     ("docs/architecture.md", "code", code),
     ("docs/scale.md", "kills", kills),
+    ("docs/scale.md", "scale_data:memory", scale_tables.memory),
+    ("docs/scale.md", "scale_data:disk", scale_tables.disk),
+    ("docs/scale.md", "large_basis", scale_tables.large), ("docs/scale.md", "scale_examples", scale_tables.examples),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
     *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
 )  # fmt: skip
