@@ -73,12 +73,16 @@ def examples(results: dict) -> str:
     times: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
     for row in results["rows"]:
         times[row["network"], row["examples"]][row["way"]] = _seconds(row)
+    passes = ", ".join(
+        f"{next(row['passes'] for row in results['rows'] if row['network'] == name)} for the {TITLES[name]}"
+        for name in results["slopes"]
+    )
     slopes = ", ".join(
         f"{slope:.2f} for the {TITLES[name]}" for name, slope in results["slopes"].items() if slope is not None
     )
     lines = [
-        f"Processor seconds of a fit with k = {results['rank']} and {results['steps']} steps of blocks of at least "
-        "that width (the same passes for every N), gradients computed again in each pass, over CIFAR-10 and, beyond 50,000, "
+        f"Processor seconds of a fit with k = {results['rank']} and the same passes for every N ({passes}), gradients "
+        "computed again in each pass, over CIFAR-10 and, beyond 50,000, "
         f"mirrored images. Log-log slope over the N that were run: {slopes}. The dense way keeps all gradients and "
         "decomposes their Gram matrix in float64; it stops where they do not fit in the machine's memory. "
         "`python -m benchmarks.scale_examples` goes on where it stopped.",

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from registry import mlp, mlp_params, vectors
+from safetensors.numpy import load_file
 
 import nfk
+from nfk import tensors
+from nfk.checkpoint import Checkpoint
 from nfk.memory import human
+from nfk.packing import pack
 from nfk.planning import Options, Problem, plan_fit
 from nfk.planning.rates import TYPICAL
 from nfk.spaces import Device, Scratch
 from nfk.stream import Examples
+
+
+def _safetensors(header, size=8):
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(size)
+
 
 X = vectors(np.float32, 6, count=60)
 PARAMS = mlp_params(np.float32, 6, 1000, 4)
@@ -118,7 +130,7 @@ def test_enough_memory_needs_no_disk(model):
 
 def test_nothing_on_disk_where_it_is_not_wanted(model, gradients):
     assert not nfk.plan(model, X, 5, memory=gradients // 2, scratch=False, method="gram").way.disk_bytes
-    for options in ({"scratch": False}, {"space": Device(__import__("jax").devices()[0])}):
+    for options in ({"scratch": False}, {"space": Device(jax.devices()[0])}):
         with pytest.raises(ValueError, match="keep='disk' needs blocks on the host and a scratch folder"):
             Options(keep="disk", **options)
     with pytest.raises(ValueError, match="keep='disk' keeps gradients, but engine='products' forms none"):
@@ -148,3 +160,56 @@ def test_a_file_system_in_memory_is_no_disk(tmp_path, monkeypatch):
     assert Scratch.of(tmp_path).free_bytes() > 0
     monkeypatch.setattr("nfk.spaces.scratch._kind_of", lambda folder: "tmpfs")
     assert Scratch.of(tmp_path).free_bytes() == 0
+
+
+def test_a_killed_fit_with_a_mapped_basis_goes_on(model, tmp_path, monkeypatch):
+    options = {"method": "krylov", "side": "parameters", "keep": False}
+    memory = min(_budgets(model, 30, **options))
+    whole = nfk.fit(model, X, 30, memory=memory, **options)
+    assert whole.plan.way.mapped
+    monkeypatch.setattr("nfk.journal.LARGE", 1)  # the results of passes stay in their files
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "keep", _dying(Checkpoint.keep, 4))
+        with pytest.raises(RuntimeError, match="killed"):
+            nfk.fit(model, X, 30, memory=memory, checkpoint=tmp_path, **options)
+    fitted = nfk.fit(model, X, 30, memory=memory, checkpoint=tmp_path, **options)
+    np.testing.assert_array_equal(fitted.eigenvalues, whole.eigenvalues)
+    np.testing.assert_array_equal(fitted.training, whole.training)
+
+
+def _dying(original, passes):
+    def keep(self, *arguments):
+        if self.passes == passes:
+            raise RuntimeError("killed")
+        original(self, *arguments)
+
+    return keep
+
+
+def test_a_large_basis_is_mapped_when_it_is_loaded_and_any_reader_of_the_format_reads_it(model, tmp_path, monkeypatch):
+    embedding = nfk.fit(model, X, 5)
+    embedding.save(tmp_path)
+    for name, array in load_file(next(tmp_path.glob("*.safetensors"))).items():
+        np.testing.assert_array_equal(array, pack(embedding)[0][name])
+    monkeypatch.setattr("nfk.tensors.LARGE", embedding.right.nbytes)
+    loaded = nfk.load(tmp_path, model)
+    assert isinstance(loaded.right.base, np.memmap)
+    assert not isinstance(loaded.left, np.memmap)
+    np.testing.assert_array_equal(loaded(X), embedding(X))
+    np.testing.assert_array_equal(loaded.decompose(X).total, embedding.decompose(X).total)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "no plausible length"),
+        ((9).to_bytes(8, "little") + b"{}", "no plausible length"),
+        (_safetensors({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 9]}}), "numbers that are not there"),
+        (_safetensors({"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 16]}}), "numbers that are not there"),
+        (_safetensors({"a": {"dtype": "X9", "shape": [2], "data_offsets": [0, 8]}}), "header is damaged"),
+    ],
+)
+def test_a_file_that_is_no_safetensors_file_is_refused(content, why, tmp_path):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ValueError, match=why):
+        tensors.read(tmp_path / "file")
