@@ -42,6 +42,15 @@ def _task(name: str, preset: Preset) -> Path:
     return run_task(name)
 
 
+def _paper(name: str, preset: Preset) -> Path:
+    from reproduction.paper.runner import run_experiment
+
+    return run_experiment(name, preset)
+
+
+PAPER = {
+    "pretrained": "networks that others trained, each by the figure its weights are known for",
+}
 TASKS = {
     "probe": "linear probes against rank, beside activations and full Fisher vectors",
     "few_labels": "few labels, and a basis that was fitted without any",
@@ -53,10 +62,11 @@ TASKS = {
     "neighbours": "nearest neighbours by class, beside other features",
 }
 EXPERIMENTS: dict[str, Experiment] = {
+    **{name: Experiment(shows, partial(_paper, name), PRESETS) for name, shows in PAPER.items()},
     "families": Experiment("every family of models on real data, its spectrum and its probes", _families),
     **{name: Experiment(shows, partial(_task, name)) for name, shows in TASKS.items()},
 }
-ALIASES: dict[str, tuple[str, ...]] = {"tasks": tuple(TASKS), "all": tuple(EXPERIMENTS)}
+ALIASES: dict[str, tuple[str, ...]] = {"paper": tuple(PAPER), "tasks": tuple(TASKS), "all": tuple(EXPERIMENTS)}
 
 
 def chosen(names: tuple[str, ...], preset: Preset) -> list[str]:

@@ -32,7 +32,7 @@ def test_without_a_name_they_are_listed(capsys):
 
 def test_an_unknown_experiment_is_named_and_the_known_ones_with_it(capsys):
     assert entry.main(("probe", "probes")) == 2
-    assert "probes: no such experiment; choose from families, probe, few_labels" in capsys.readouterr().err
+    assert "probes: no such experiment; choose from pretrained, " in capsys.readouterr().err
 
 
 def test_a_preset_that_is_not_there_is_refused_before_anything_runs(capsys, monkeypatch):

@@ -13,9 +13,16 @@ from nfk.spaces.space import SLAB
 ROWS = 2 * SLAB + 77  # some slabs and a part of one
 
 
-@pytest.fixture(params=["host", "device"])
-def space(request):
-    return HOST if request.param == "host" else Device(jax.devices()[1])
+@pytest.fixture(params=["host", "device", "torch", "torch without float64"])
+def space(request, monkeypatch):
+    if request.param in ("host", "device"):
+        return HOST if request.param == "host" else Device(jax.devices()[1])
+    torch = pytest.importorskip("torch", reason="blocks as torch tensors")
+    import nfk.torch.space
+
+    if request.param != "torch":
+        monkeypatch.setattr(nfk.torch.space, "has_float64", lambda device: False)
+    return nfk.torch.space.TorchSpace(torch.device("cpu"))
 
 
 def block(columns: int, seed: int = 0, rows: int = ROWS, dtype=np.float32) -> np.ndarray:
@@ -112,7 +119,7 @@ def test_gradients_are_stored_leaf_by_leaf_and_padding_is_dropped(space):
         leaves = [part[:, :4], part[:, 4:]]
         if first == 4:  # one array for every example, as unrolled derivatives come
             leaves = [[leaf[i : i + 1] for i in range(4)] for leaf in leaves]
-        store.write(first, jax.tree.map(jax.numpy.asarray, leaves), count)
+        store.write(first, jax.tree.map(space.lend, leaves), count)
     near(store.block(slice(0, 10)), rows)
     near(store.block(slice(4, 10)), rows[4:])
     mean, scale = block(1, 5, rows=7)[:, 0], block(1, 6, rows=7)[:, 0]

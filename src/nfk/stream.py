@@ -120,7 +120,14 @@ FOREIGN = {
 
 
 def _refuse_foreign(source: Any, name: str) -> None:
-    """Data sets of other libraries have lengths and slices of their own kind."""
+    """Data sets of other libraries have lengths and slices of their own kind; tensors may be out of reach."""
+    for leaf in jax.tree.leaves(source) if isinstance(source, (dict, tuple)) else [source]:
+        place = getattr(getattr(leaf, "device", None), "type", "cpu")  # of a tensor; other arrays have no type there
+        if type(leaf).__module__.startswith("torch") and place != "cpu":
+            raise TypeError(
+                f"{name} is a tensor on {leaf.device}: examples are read by the host, a batch at a time; pass "
+                f"{name}.cpu()"
+            )
     for base in type(source).__mro__:
         for module, adapter in FOREIGN.items():
             if base.__module__.startswith(module):

@@ -62,5 +62,5 @@ def _additive(mask: Tensor, causal: bool) -> Tensor:
     """A padding mask as (1, 1, T, T): what is added to the weight that one position gives to another."""
     allowed = (mask != 0)[None, :].expand(len(mask), len(mask))
     if causal:
-        allowed = allowed & torch.ones(len(mask), len(mask), dtype=torch.bool).tril()
+        allowed = allowed & torch.ones_like(allowed).tril()
     return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)[None, None]
