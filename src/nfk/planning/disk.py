@@ -45,13 +45,12 @@ def _disk_round(scratch: Scratch) -> tuple[float, float]:
     data = np.random.default_rng(0).integers(0, 2**63, MEASURED_BYTES // 8)
     with scratch.file(data.nbytes) as file:
         started = time.perf_counter()
-        file.write(data)
+        file.write(data.data)
         os.fsync(file.fileno())
         written = time.perf_counter()
         if not hasattr(os, "posix_fadvise"):
-            return (data.nbytes / (written - started),) * 2
+            return data.nbytes / (written - started), data.nbytes / (written - started)
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        file.seek(0)
         begun = time.perf_counter()
-        file.readinto(data)
+        os.preadv(file.fileno(), [data.data], 0)
         return data.nbytes / (time.perf_counter() - begun), data.nbytes / (written - started)

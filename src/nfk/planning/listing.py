@@ -45,7 +45,9 @@ def _engines(p: Problem, options: Options, method: MethodName) -> Iterator[tuple
     """Engines, and whether they keep all gradients in memory, or on disk."""
     if options.engine in (None, "gradients"):
         keeps = (True,) if method == "exact" else (True, False)
-        yield from (("gradients", keep, False) for keep in keeps if options.keep in (None, keep) or method == "exact")
+        for keep in keeps:
+            if options.keep in (None, keep) or method == "exact":
+                yield "gradients", keep, False
         if method != "exact" and _worth_a_shelf(p, options):
             yield "gradients", False, True
     allowed = not p.why_no_products and method != "gram" and (not options.keep or method == "exact")

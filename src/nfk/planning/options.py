@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -74,7 +75,8 @@ class Options:
     @cached_property
     def disk(self) -> Scratch | None:
         """Where things may lie on disk, if they may: blocks on a device stay there."""
-        return None if self.scratch is False or self.space is not HOST else Scratch.of(self.scratch)
+        possible = self.space is HOST and hasattr(os, "preadv")
+        return Scratch.of(self.scratch) if possible and self.scratch is not False else None
 
     @cached_property
     def disk_budget(self) -> int:

@@ -35,7 +35,7 @@ class Shelf:
 
     def put(self, first: int, rows: Float[np.ndarray, "n P"]) -> None:
         """Rows first:first + n as they are."""
-        left, place = memoryview(rows).cast("B"), first * self._row_bytes
+        left, place = rows.data.cast("B"), first * self._row_bytes
         while left:
             done = os.pwrite(self._file.fileno(), left, place)
             left, place = left[done:], place + done
@@ -50,7 +50,7 @@ class Shelf:
 
     def read(self, rows: slice, into: Float[np.ndarray, "n P"]) -> None:
         """Rows that were written, into memory. The rows after them are asked of the disk meanwhile."""
-        left, place = memoryview(into).cast("B"), rows.start * self._row_bytes
+        left, place = into.data.cast("B"), rows.start * self._row_bytes
         while left:
             done = os.preadv(self._file.fileno(), [left], place)
             left, place = left[done:], place + done
