@@ -138,8 +138,6 @@ def resnet18(count: int) -> tuple[nfk.Model, np.ndarray]:
 
 
 CASES |= {
-    "vae": (vae, 96, 64, "12GB"), "resnet18": (resnet18, 2000, 128, "8GB"), "resnet18-few": (resnet18, 256, 128, "3GB"),
-}  # fmt: skip
     "vae": (vae, 96, 64, "12GB"),
     "resnet18": (resnet18, 2000, 128, "8GB"),
     "resnet18-few": (resnet18, 256, 128, "3GB"),
