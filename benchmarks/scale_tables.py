@@ -28,7 +28,7 @@ def memory(results: dict) -> str:
 def disk(results: dict) -> str:
     if "disk" not in results:
         return ""
-    rates = results["disk"][0]
+    rates = next(iter(results["disk"].values()))
     lines = [
         "Seconds of the same fit, contestants in turn on one core, and in brackets what the plan expects "
         f"(`python -m benchmarks.scale_data`). The disk reads {human(rates['disk_read_rate'])}/s and writes "
@@ -37,7 +37,7 @@ def disk(results: dict) -> str:
         "",
         *head("network", "gradients", "memory", "computed again", "read", "read, nothing cached", "the plan takes"),
     ]
-    for row in results["disk"]:
+    for row in results["disk"].values():
         seconds, planned = row["seconds"], row["planned_seconds"]
         lines.append(
             f"| {row['network']}, {row['parameters']:,} parameters, {row['examples']:,} examples | "
