@@ -112,15 +112,23 @@ class GradientOperator:
         """
         K = np.empty((self.shape[0], self.shape[0]))
         if self._kept is not None and not self._filled:
-            for _ in self.chunks():
-                pass
+            self._fill()
         for tile, held in self._tiles():
             K[tile, tile] = self.space.inner(held, held, double)
             for rows, V in self._after(tile):
                 K[rows, tile] = self.space.inner(V.T, held, double)
                 K[tile, rows] = K[rows, tile].T
-        self.row_squares = K.diagonal().copy() if self.row_squares is None else self.row_squares
+        if self.row_squares is None:
+            self.row_squares = K.diagonal().copy()
+            self.stream.check_finite(self.row_squares, 0, len(self.stream.examples))
         return K
+
+    def _fill(self) -> None:
+        """All rows into their places; their lengths will be the kernel's diagonal. One pass."""
+        self.passes += 1
+        self.stream.reporter.begin_pass(len(self.stream.examples))
+        for _ in self._compute():
+            pass
 
     def _tiles(self) -> Iterator[tuple[slice, Float[Block, "P n"]]]:
         """Parts of V' that can be held, and their rows."""

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 import scipy.linalg
+from threadpoolctl import threadpool_info
 
 from nfk.atomic import write_atomically
 from nfk.spaces import HOST
@@ -84,13 +85,20 @@ def _write(file: Path, facts: dict) -> None:
 
 def _place() -> Path:
     """One file for each kind of machine, number of cores and version of what computes."""
-    versions = (ROWS, COLUMNS, WIDTHS, platform.processor(), _cpu(), workers(), np.__version__, jax.__version__)
+    computed_by = np.__version__, jax.__version__, kernels()
+    versions = (ROWS, COLUMNS, WIDTHS, platform.processor(), _cpu(), workers(), *computed_by)
     name = hashlib.sha256(repr(versions).encode()).hexdigest()[:16]
     return cached(f"rates-{name}.json")
 
 
 def cached(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "nfk" / name
+
+
+def kernels() -> str:
+    """For which processor numpy's BLAS computes: OPENBLAS_CORETYPE, where it is set, may force slower ones."""
+    found = {str(library.get("architecture")) for library in threadpool_info() if library["user_api"] == "blas"}
+    return " ".join(sorted(found))
 
 
 def _cpu() -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -21,10 +20,11 @@ from nfk.layout import Layout
 from nfk.memory import available_bytes
 from nfk.spaces.pool import each, workers
 from nfk.spaces.space import SLAB, Block, Leaves, Space, Store, normals
-from nfk.spaces.tally import JaxTally, largest
+from nfk.spaces.tally import HostTally, largest
 
 ROWS_IN_CACHE = 64
 LARGE = 64 * 2**20
+WIDE_SLAB = 4 * SLAB  # of a large small matrix, whose own size costs as much as a slab's products
 TILE = 1024  # columns of a small matrix that one worker sums up
 PIECES = 8  # parts of a long sum; and what a worker takes at a time is an eighth of its share
 
@@ -174,10 +174,10 @@ class Host(Space):
         return HostStore(fresh((rows, layout.size), layout.dtype), layout.places)
 
     def lend(self, block: Block) -> jax.Array:
-        return jnp.asarray(block)
+        return jax.device_put(block)  # jnp.asarray compiles a program for every shape, 20 ms each
 
-    def tally(self, layout: Layout) -> JaxTally:
-        return JaxTally(layout, self.lend)
+    def tally(self, layout: Layout) -> HostTally:
+        return HostTally(layout)
 
     def largest(self, leaves: Leaves) -> float:
         return largest(leaves)
@@ -241,8 +241,8 @@ def _pieces(length: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-def slabs(rows: slice) -> Iterable[slice]:
-    return (slice(start, min(start + SLAB, rows.stop)) for start in range(rows.start, rows.stop, SLAB))
+def slabs(rows: slice, size: int = SLAB) -> Iterable[slice]:
+    return (slice(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size))
 
 
 def _shares(length: int) -> list[slice]:
@@ -255,7 +255,7 @@ def _inner(left: Block, right: Block, a: slice, b: slice, rows: slice, double: b
     """left[rows, a]' right[rows, b]: products in the precision of the blocks, or in float64, sums in float64."""
     total = np.zeros((a.stop - a.start, b.stop - b.start))
     same = left is right and a == b
-    for slab in slabs(rows):
+    for slab in slabs(rows, SLAB if double or min(total.shape) < TILE // 2 else WIDE_SLAB):
         first = left[slab, a].astype(np.float64) if double else left[slab, a]
         second = first if same else right[slab, b]
         total += first.T @ second

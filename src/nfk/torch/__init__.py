@@ -19,11 +19,12 @@ try:
 except ImportError as error:
     raise ImportError("nfk.torch needs PyTorch: pip install 'nfk[torch]'") from error
 
+from nfk.torch.calling import output
 from nfk.torch.constructors import classifier, density, diffusion, encoder, energy, gan, language_model, network, vae
 from nfk.torch.module import TorchNetwork
 from nfk.torch.tensors import arrays
 
 __all__ = [
     "TorchNetwork", "arrays", "classifier", "density", "diffusion", "encoder", "energy", "gan", "language_model",
-    "network", "vae",
+    "network", "output", "vae",
 ]  # fmt: skip

@@ -247,7 +247,14 @@ def _build(
 
 def _number(module: nn.Module, example: Example) -> Tensor:
     """The one number f(x) of a module for batches."""
-    return logits(module, example).squeeze()
+    found = logits(module, example).squeeze()
+    if found.ndim:
+        raise NotAScore(
+            f"the module returned an output of shape {tuple(found.shape)} for one example, which is not one number: "
+            "pass a function of (module, example) second that returns one; for an encoder there is "
+            "nfk.torch.encoder(module)"
+        )
+    return found
 
 
 def _spread(module: nn.Module, example: Example) -> Tensor:
@@ -270,7 +277,8 @@ def _log_likelihood(module: nn.Module, example: Example) -> Tensor:
     if found.ndim != 2 or len(found) != len(tokens):
         raise NotAScore(
             f"the module of nfk.torch.language_model returned logits of shape {tuple(found.shape)} for {len(tokens)} "
-            "tokens: it must give a row of logits for every token; for one of its own use nfk.torch.density"
+            "tokens: it must give a row of logits for every token. A model without a head of words is an encoder: "
+            "nfk.torch.encoder(module) takes its hidden states; for a density of your own there is nfk.torch.density"
         )
     each = torch.log_softmax(found[:-1], -1).gather(1, tokens[1:, None].long())[:, 0]
     return (each * ((mask[1:] != 0) & (mask[:-1] != 0))).sum()
@@ -289,7 +297,8 @@ class FreeEnergy:
             raise NotAScore(
                 f"apply returned a {type(logits).__name__} of shape {shape} for one example, but nfk.torch.classifier "
                 "needs a vector of two or more logits: pass apply=lambda module, x: module(x[None])[0] or the like; "
-                "for a single logit f the pair torch.stack([-f/2, f/2])"
+                "for a single logit f the pair torch.stack([-f/2, f/2]); for an encoder without labels there is "
+                "nfk.torch.encoder(module)"
             )
         return torch.logsumexp(logits, 0)
 

@@ -22,12 +22,17 @@ from nfk.layout import Layout, PathFilter
 from nfk.model.fingerprint import fingerprint
 from nfk.model.in_jax import kind_of
 from nfk.model.interface import Batching, Cost, Differentiator, Example, Network, NetworkChanged, NotAScore
+from nfk.torch.calling import MASK
 from nfk.torch.derivatives import ByLayer, OneByOne, Vectorised
 from nfk.torch.space import TorchSpace
 from nfk.torch.tensors import borrowed, check_module, contents, nested, state, widened
 
 Function = Callable[..., Tensor]
 MICROBATCH = 16  # examples from which the overhead of vmap no longer shows
+PADDING = (
+    "transformers looks at the values of a padding mask: call the module as nfk.torch.output(module, example), which "
+    "gives it a mask of four axes (nfk.torch.encoder, classifier and language_model do so themselves). Else: "
+)
 AGREEMENT = 1e-2  # relative error beyond which gradients by layer are not those of autograd
 
 
@@ -205,12 +210,12 @@ class TorchNetwork(Network):
         try:
             Vectorised(self, jax.random.key(0), outputs).gradients(_twice(example))
         except Exception as error:
-            place = _place(error, self.module)
+            place, mask = _place(error, self.module), isinstance(example, dict) and MASK in example
             raise NotVectorised(
                 f"torch.func cannot vectorise the gradient of nfk.{self.constructor}{place}: {error}\n"
-                "Write a Python condition on a value as torch.where, give transformers attn_implementation='eager', or "
-                "pass vectorised=False, which takes examples one after another and works for every module, at several "
-                "times the cost"
+                f"{PADDING if mask else ''}Write a Python condition on a value as torch.where, give transformers "
+                "attn_implementation='eager', or pass vectorised=False, which takes examples one after another and "
+                "works for every module, at several times the cost"
             ) from error
 
     def _agrees(self, example: Example) -> bool:
@@ -258,5 +263,8 @@ def _place(error: BaseException, module: nn.Module) -> str:
     """The innermost layer that was running when the error was raised."""
     names = {id(layer): name for name, layer in module.named_modules()}
     frames = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    inside = [layer for layer in frames if id(layer) in names and layer is not module]
-    return f" at module.{names[id(inside[-1])]} ({type(inside[-1]).__name__})" if inside else ""
+    inside = [layer for layer in frames if id(layer) in names]
+    if not inside:
+        return ""
+    name, kind = names[id(inside[-1])], type(inside[-1]).__name__
+    return f" at module.{name} ({kind})" if name else f" in the forward function of the module ({kind})"
