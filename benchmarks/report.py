@@ -13,6 +13,7 @@ from benchmarks.first_minutes.page import transcript
 from benchmarks.history import table as history
 from benchmarks.minilm_table import table as minilm
 from benchmarks.peers import tables as peers
+from benchmarks.report_findings import FINDINGS
 from benchmarks.report_page import table as report_page
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
@@ -192,6 +193,7 @@ TABLES = (
     ("docs/report.md", "report_page", report_page),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
     *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
+    *(("docs/findings.md", name, table) for name, table in FINDINGS.items()),
 )  # fmt: skip
 
 PLACES = {"history": "benchmarks/history", "peers-summary": "results/peers"}  # where it is not results/NAME
