@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import scale_tables
 from benchmarks.first_minutes.page import transcript
 from benchmarks.history import table as history
 from benchmarks.minilm_table import table as minilm
@@ -185,6 +186,9 @@ TABLES = (
     ("docs/howto/language-model.md", "minilm", minilm),
     ("docs/architecture.md", "code", code),
     ("docs/scale.md", "kills", kills),
+    ("docs/scale.md", "scale_data:memory", scale_tables.memory),
+    ("docs/scale.md", "scale_data:disk", scale_tables.disk),
+    ("docs/scale.md", "large_basis", scale_tables.large), ("docs/scale.md", "scale_examples", scale_tables.examples),
     ("docs/first-ten-minutes.md", "first_minutes", transcript),
     ("docs/report.md", "report_page", report_page),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
