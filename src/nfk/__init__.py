@@ -22,8 +22,8 @@ from nfk.sources import from_dataset, from_loader, from_npy_shards, from_parquet
 __all__ = [
     "ChainWarning", "ConvergenceWarning", "DatasetVector", "Diagnosis", "Embedding", "Finding", "Interrupted", "Model",
     "Plan", "classifier", "dataset_vector", "density", "distributed", "doctor", "energy", "fit", "from_dataset",
-    "from_equinox", "from_loader", "from_nnx", "from_npy_shards", "from_parquet", "gan", "gram", "importance_weighted", "langevin",
-    "load", "merge", "network", "plan", "vae",
+    "from_equinox", "from_loader", "from_nnx", "from_npy_shards", "from_parquet", "gan", "gram", "importance_weighted",
+    "langevin", "load", "merge", "network", "plan", "vae",
 ]  # fmt: skip
 
 __version__ = "0.5.0"

@@ -91,7 +91,8 @@ class Own:
         if held != self._place.stop - self._place.start:
             place = f"{self._place.start}:{self._place.stop}"
             raise ValueError(
-                f"process {jax.process_index()} holds {held} examples, but reads {place} of {examples}: give rows[nfk.distributed.own_rows({examples})]"
+                f"process {jax.process_index()} holds {held} examples, but reads {place} of {examples}: give "
+                f"rows[nfk.distributed.own_rows({examples})]"
             )
         first = jax.tree.map(lambda leaf: np.asarray(leaf[:1]) if held else np.asarray(leaf), rows)
         self._first = _from_first(first)

@@ -51,7 +51,8 @@ def whole(folder: Path) -> None:
     other = nfk.fit(model(), Own(X[own], N), 3, method="krylov", side="examples", keep=False)
     results = {
         "values": found.singular_values.tolist(), "training": found.training.tolist(),
-        "embedded": found(X[:7]).tolist(), "mean": found.moments.mean.tolist(), "scale": found.moments.scale.tolist(), "other": other.training.tolist(),
+        "embedded": found(X[:7]).tolist(), "mean": found.moments.mean.tolist(), "scale": found.moments.scale.tolist(),
+        "other": other.training.tolist(),
         "gram": found.gram(X[:4], X).tolist(), "products": nfk.fit(model(), X, 3, engine="products").training.tolist(),
         "loaded": [nfk.load(run, model())(X).tolist() for run in sorted(folder.glob("run-*"))],
         "devices": found.plan.way.options.space.devices, "own": [own.start, own.stop],

@@ -72,15 +72,18 @@ def suitable_batching(p: Problem, space: Space) -> tuple[Batching, int]:
     return ("unrolled", UNROLLED) if room < 2 and p.outputs == 1 else ("patches", max(min(few, room), 1))
 
 
-def gradient_batches(p: Problem, space: Space, budget: int, spare: int, chunks: bool = True) -> Batches:
+def gradient_batches(
+    p: Problem, space: Space, budget: int, spare: int, chunks: bool = True, beside: int = 0
+) -> Batches:
     """The batches that suit the network and the product, within `spare` bytes of a budget.
 
-    Without `chunks` no gradients are gathered: they are all kept, or only looked at as they pass.
+    Without `chunks` no gradients are gathered: they are all kept, or only looked at as they pass. `beside` are bytes
+    of an example in the network that are held besides.
     """
     batching, suitable = suitable_batching(p, space)
     most = max(CHUNK_ROWS // p.outputs, 1)
     suitable = min(suitable, p.examples)
-    network = example_bytes(p, batching)
+    network = example_bytes(p, batching) + beside
     gathered = p.row_bytes if chunks else 0
     microbatch = max(1, min(suitable, budget // 8 // network, spare // (network + gathered)))
     room = (spare - microbatch * network) // p.row_bytes if chunks else most

@@ -5,13 +5,16 @@ from typing import Any
 import jax
 
 from nfk.spaces.host import HOST, Host
+from nfk.spaces.mapped import Mapped
 from nfk.spaces.mesh import Mesh, chosen
 from nfk.spaces.orthonormal import orthonormalise, project_out
+from nfk.spaces.scratch import Scratch
+from nfk.spaces.shelf import Shelf
 from nfk.spaces.space import Block, Space, Store, normals
 
 __all__ = [
-    "HOST", "Block", "Host", "Mesh", "Space", "Store", "default_space", "normals", "orthonormalise", "project_out",
-    "space_for",
+    "HOST", "Block", "Host", "Mapped", "Mesh", "Scratch", "Shelf", "Space", "Store", "default_space", "normals",
+    "orthonormalise", "project_out", "space_for",
 ]  # fmt: skip
 
 
