@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from nfk import identity, interrupts, store
-from nfk.checkpoint import Checkpoint, decided, facts_of
+from nfk.checkpoint import Checkpoint, agreed, decided, facts_of, options_of
 from nfk.embedding import Embedding, load
 from nfk.identity import Kind
 from nfk.model import Model, require_model, split_key
@@ -22,6 +22,7 @@ from nfk.operator.gradients import GradientOperator
 from nfk.operator.moments import Moments, Sketch, estimate, unit_of
 from nfk.operator.products import ProductOperator
 from nfk.operator.stream import GradientStream
+from nfk.operator.together import of_all, own_examples
 from nfk.planning import Engine, MethodName, Options, Plan, Problem, SideName, plan_fit
 from nfk.progress import Reporter
 from nfk.solve import SVD, Goal, Interrupted, Method, loop
@@ -174,7 +175,7 @@ class _Fit:
     def __call__(self, examples: Examples) -> Embedding:
         self.examples = _several(examples)
         self.plan = plan_fit(Problem.of(self.model, examples), self.rank, self.options)
-        examples.check()
+        own_examples(examples, self.options.space.processes).check()
         self.canary = identity.canary(self.model, examples.slice(0, 1))
         finished = self._resume()
         if finished is not None:
@@ -196,8 +197,23 @@ class _Fit:
             return None if found is None else replace(found, plan=self.plan)
         if self.plan.rival is not None:
             self.plan = faster(self.plan, self.plan.rival, self._trial)
+        self._agree()
         self.checkpoint.begin(facts, self.plan)
         return None
+
+    def _agree(self) -> None:
+        """All processes have one plan for one fit."""
+        processes, model = self.options.space.processes, self.model
+        if processes is None:
+            return
+        if self.checkpoint.folder is not None:
+            raise ValueError("checkpoint= does not work with several processes of torch.distributed: leave it out")
+        facts = {
+            "number of examples": len(self.examples), "shape of an example": Kind.of(self.examples).to_json(),
+            "model": repr(model), "score of a fixed example": self.canary, "seed": self.seed,
+            "options": options_of(self.rank, self.options),
+        }  # fmt: skip
+        self.plan = agreed(processes, facts, self.plan)
 
     # --- the events of the loop
 
@@ -225,12 +241,13 @@ class _Fit:
 
     def _stream(self, examples: Examples, plan: Plan) -> GradientStream:
         network, space = self.model.network, self.options.space
+        examples = own_examples(examples, space.processes)
         differentiator = network.differentiate(
             self.score_key, plan.problem.outputs, plan.batches.batching, space.device
         )
         return GradientStream(differentiator, examples, space, plan.batches.gradients, self.reporter)
 
-    def _operator(self) -> tuple[GradientOperator | ProductOperator, Any]:
+    def _operator(self) -> tuple[Operator, Any]:
         """V, and a start for the search where the pass of the moments gave one."""
         plan, stream = self.plan, self._stream(self.examples, self.plan)
         kept = self._room(stream)
@@ -239,8 +256,10 @@ class _Fit:
         if plan.engine == "products":
             known = self.moments.trace if plan.problem.trace_known else None
             b = plan.batches
-            return ProductOperator(stream, self.moments, b.products, b.columns, known), start
-        return GradientOperator(stream, self.moments, plan.batches.chunk, kept, filled, tile=plan.way.tile), start
+            own = known if stream.space.processes is None else None
+            return of_all(ProductOperator(stream, self.moments, b.products, b.columns, own), known), start
+        operator = GradientOperator(stream, self.moments, plan.batches.chunk, kept, filled, tile=plan.way.tile)
+        return of_all(operator), start
 
     def _known_moments(self, stream: GradientStream, kept: Store | None) -> tuple[Moments, Any]:
         """The moments and a start for the search, as they were taken before the fit was killed, or taken now."""
@@ -270,19 +289,24 @@ class _Fit:
 
     def _first_unit(self, stream: GradientStream) -> float:
         """Where no pass of moments sees the gradients, the first microbatch decides their unit."""
-        first = Examples(self.examples.slice(0, min(len(self.examples), stream.microbatch)), self.examples.name)
+        examples, processes = stream.examples, stream.space.processes
+        first = Examples(examples.slice(0, min(len(examples), stream.microbatch)), examples.name)
         _, _, leaves = next(replace(stream, examples=first, reporter=Reporter(show=False)).sweep())
-        return unit_of(stream.space.largest(leaves)) or 1.0
+        unit = unit_of(stream.space.largest(leaves))
+        units = [unit] if processes is None else processes.everyone(unit)
+        return min((one for one in units if one is not None), default=1.0)
 
     def _generated(self, stream: GradientStream) -> GradientStream:
         samples = Examples(Generated(self.model.sample, self.sample_key, self.model.samples), name="sample")
         _check_samples(samples, self.examples)
-        return replace(stream, examples=samples)
+        return replace(stream, examples=own_examples(samples, stream.space.processes))
 
     def _sketch(self, stream: GradientStream, kept: Store | None) -> Sketch | None:
         plan = self.plan
         if plan.engine != "gradients" or plan.side != "parameters" or plan.way.method != "krylov":
             return None
+        if stream.space.processes is not None:
+            return None  # a start that each process has whole is drawn at random
         return Sketch(stream, self.seed, plan.width, plan.batches.chunk * stream.outputs, kept)
 
     def _chosen_method(self, operator: Operator, start: Any) -> Method:

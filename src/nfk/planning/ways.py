@@ -266,7 +266,7 @@ def expected_columns(rank: int, width: int, tol: float) -> float:
 
 def ways(problem: Problem, target: Target, options: Options, rates: Rates) -> Iterator[Way]:
     """Every way that the options allow."""
-    for method in ("krylov", "gram") if options.method == "auto" else (options.method,):
+    for method in options.methods:
         for engine, keep in _engines(problem, options, method):
             way = Way(problem, target, options, rates, method, engine, keep)
             if method == "krylov":

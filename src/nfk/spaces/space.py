@@ -22,6 +22,7 @@ from jaxtyping import Float
 from nfk.layout import Layout
 
 if TYPE_CHECKING:
+    from nfk.spaces.processes import Processes
     from nfk.spaces.tally import Tally
 
 Block = Any  # what a place keeps: a numpy array, a jax array; no operation mixes two kinds
@@ -37,6 +38,7 @@ class Space(ABC):
 
     name: str
     exact: bool = False  # whether `inner` has products in float64 for blocks in float32
+    processes: Processes | None = None  # that share out the rows; blocks are whole in each of them
     device: Any  # where networks should compute, None for JAX's default
 
     @abstractmethod
