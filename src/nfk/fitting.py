@@ -123,6 +123,8 @@ def fit(
     require_model(model)
     space = default_space(model.network.space)
     run = _Fit(model, rank, key, Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space))
+    if checkpoint is not None and space.processes is not None:
+        raise ValueError("checkpoint= does not work with several processes of torch.distributed: leave it out")
     if save is not None:
         store.check_writable(Path(save))
     with Checkpoint(checkpoint).held() as run.checkpoint:
@@ -206,8 +208,6 @@ class _Fit:
         processes, model = self.options.space.processes, self.model
         if processes is None:
             return
-        if self.checkpoint.folder is not None:
-            raise ValueError("checkpoint= does not work with several processes of torch.distributed: leave it out")
         facts = {
             "number of examples": len(self.examples), "shape of an example": Kind.of(self.examples).to_json(),
             "model": repr(model), "score of a fixed example": self.canary, "seed": self.seed,
