@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.first_minutes.page import transcript
 from benchmarks.history import table as history
 from benchmarks.minilm_table import table as minilm
 from benchmarks.peers import tables as peers
+from benchmarks.report_page import table as report_page
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
 from benchmarks.tolerance_table import table as tolerance
@@ -182,6 +184,8 @@ TABLES = (
     ("docs/howto/language-model.md", "minilm", minilm),
     ("docs/architecture.md", "code", code),
     ("docs/scale.md", "kills", kills),
+    ("docs/first-ten-minutes.md", "first_minutes", transcript),
+    ("docs/report.md", "report_page", report_page),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
     *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
 )  # fmt: skip

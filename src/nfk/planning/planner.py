@@ -77,6 +77,11 @@ class Plan(Shown):
         """The sum of all parts: an upper bound, since not all are held at one time."""
         return sum(self.parts.values())
 
+    @property
+    def brief(self) -> str:
+        """Time and memory in a few words."""
+        return f"about {_duration(self.seconds)} and compilation, {human(self.peak_bytes)} at its peak"
+
     def _facts(self) -> dict[str, str]:
         p, way = self.problem, self.way
         return {
