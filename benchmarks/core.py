@@ -37,7 +37,8 @@ def main(quick: bool = False, only: Section | None = None, output: Path | None =
     Args:
         quick: a small version of each, under a minute in all; its figures are not those of the README.
         only: run one section.
-        output: also write the JSON here; sections that were not run keep what the file had.
+        output: also write the JSON here; sections that were not run keep what the file had, and those of an earlier
+            version stay under "releases".
     """
     sections: dict[str, Callable[[bool], dict]] = {
         "accuracy": accuracy, "speed": speed, "embedding": embedding_cost, "scaling": scaling,
@@ -47,11 +48,19 @@ def main(quick: bool = False, only: Section | None = None, output: Path | None =
     for name, run in sections.items():
         if only in (None, name):
             print(f"{name} ...", file=sys.stderr)
-            results[name] = run(quick)
+            keep_release(results, name)
+            results[name] = {"nfk": nfk.__version__, **run(quick)}
             if output:
                 output.parent.mkdir(parents=True, exist_ok=True)
                 output.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
+
+
+def keep_release(results: dict[str, Any], section: str) -> None:
+    """What an earlier version measured stays, under "releases", beside what takes its place."""
+    before = results.get(section)
+    if before and before["nfk"] != nfk.__version__:
+        results.setdefault("releases", {}).setdefault(before["nfk"], {})[section] = before
 
 
 def environment() -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.neighbors import NearestNeighbors
 
 from nfk.notebook import Shown
@@ -32,7 +33,7 @@ class Retrieval(Shown):
     neighbours: Neighbours
 
 
-def nearest(reference: Any, queries: Any, count: int = 10, metric: Metric = "cosine") -> Neighbours:
+def nearest(reference: ArrayLike, queries: ArrayLike, count: int = 10, metric: Metric = "cosine") -> Neighbours:
     """The `count` nearest reference examples of every query. n_queries * n_reference * d operations.
 
     Args:
@@ -53,7 +54,12 @@ def nearest(reference: Any, queries: Any, count: int = 10, metric: Metric = "cos
 
 
 def retrieval(
-    reference: Any, labels: Any, queries: Any, query_labels: Any, count: int = 10, metric: Metric = "cosine"
+    reference: ArrayLike,
+    labels: ArrayLike,
+    queries: ArrayLike,
+    query_labels: ArrayLike,
+    count: int = 10,
+    metric: Metric = "cosine",
 ) -> Retrieval:
     """How well labels travel to neighbours. A tie in the vote goes to the class whose neighbours are nearer.
 
