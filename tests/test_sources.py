@@ -204,6 +204,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
 """
 
 
+@pytest.mark.around
 def test_memory_does_not_grow_with_the_data(tmp_path):
     """A set ten times the budget."""
     run = [sys.executable, "-W", "ignore", "-c", MEMORY, str(tmp_path)]
