@@ -96,7 +96,7 @@ def _summary(version: str, runs: list[dict], exact: np.ndarray | None) -> dict[s
     if "passes" in runs[-1]:
         found["passes"] = runs[-1]["passes"]
     if exact is not None:
-        found["worst_relative_error"] = float(np.max(np.abs(np.array(runs[-1]["eigenvalues"]) / exact - 1)))
+        found["worst_relative_error"] = float(np.max(np.abs(np.array(runs[-1]["eigenvalues"]) / np.asarray(exact) - 1)))
     return found
 
 
