@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.stats import bootstrap
 
 from nfk.notebook import Shown
@@ -26,13 +26,13 @@ class Inversion(Shown):
     score: Estimate
     scores: np.ndarray  # R^2 of each latent
 
-    def __call__(self, embeddings: ArrayLike) -> np.ndarray:
+    def __call__(self, embeddings: Any) -> np.ndarray:
         """The latents of embedded images, (n, latents)."""
         embeddings = as_features("embeddings", embeddings)
         same_width("embeddings", embeddings, "the inversion", len(self.weights))
         return (embeddings @ self.weights + self.intercept).astype(embeddings.dtype)
 
-    def determination(self, embeddings: ArrayLike, latents: ArrayLike) -> Estimate:
+    def determination(self, embeddings: Any, latents: Any) -> Estimate:
         """R^2 on other examples: the share of the latents' variance (about their own mean) that the map explains."""
         H = as_features("latents", latents).astype(np.float64)
         guess = self(embeddings)
@@ -41,7 +41,7 @@ class Inversion(Shown):
         return _determination(errors.sum(axis=1), spread.sum(axis=1))
 
 
-def invert(embeddings: ArrayLike, latents: ArrayLike, *, intercept: bool = True, held_out: float = 0.1) -> Inversion:
+def invert(embeddings: Any, latents: Any, *, intercept: bool = True, held_out: float = 0.1) -> Inversion:
     """Regress the latents h of generated images G(h) on their embeddings e(G(h)); the ridge by leave-one-out.
 
     R^2 is that of the last `held_out` share of the examples, by a map fitted on the others; the map that is returned
@@ -85,7 +85,7 @@ def _determination(errors: np.ndarray, spread: np.ndarray) -> Estimate:
     return Estimate(float(share(errors, spread)), float(interval.low), float(interval.high))
 
 
-def sharpness(images: ArrayLike, edge: float = 0.05) -> float:
+def sharpness(images: Any, edge: float = 0.05) -> float:
     """The share of pixels within `edge` of black or white (images in [0, 1]): ink is sharp, a blur is grey.
 
     Args:

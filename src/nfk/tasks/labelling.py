@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.model_selection import StratifiedKFold
 
 from nfk.notebook import Shown
@@ -29,10 +29,10 @@ class FewLabels(Shown):
 
 
 def few_labels(
-    features: ArrayLike,
-    labels: ArrayLike,
-    test: ArrayLike,
-    test_labels: ArrayLike,
+    features: Any,
+    labels: Any,
+    test: Any,
+    test_labels: Any,
     budgets: Iterable[int] = BUDGETS,
     *,
     seeds: int = 5,
@@ -91,7 +91,7 @@ def balanced_draw(labels: np.ndarray, budget: int, rng: np.random.Generator) -> 
     return rng.permutation(np.concatenate(rows))
 
 
-def _strength_by_folds(features: ArrayLike, labels: np.ndarray, strengths: list[float], loss: Loss, seed: int) -> float:
+def _strength_by_folds(features: Any, labels: np.ndarray, strengths: list[float], loss: Loss, seed: int) -> float:
     """The strength with the best accuracy over the folds; the most regularised among equals.
 
     Where the rarest class has fewer labels than there are folds, there are as many folds as it has labels; with one

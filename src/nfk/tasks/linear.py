@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -38,23 +37,21 @@ class LinearClassifier(Shown):
     intercept: np.ndarray
     converged: bool
 
-    def predict(self, features: ArrayLike) -> np.ndarray:
+    def predict(self, features: Any) -> np.ndarray:
         features = as_features("features", features, sparse_too=True)
         same_width("features", features, "the classifier", self.weights.shape[1])
         scores = np.asarray(features @ self.weights.T) + self.intercept
         largest = (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
         return self.classes[largest]
 
-    def correct(self, features: ArrayLike, labels: ArrayLike) -> np.ndarray:
+    def correct(self, features: Any, labels: Any) -> np.ndarray:
         """For each example, whether the guess is its label."""
         labels = as_labels("labels", labels, "features", features.shape[0])
         all_classes_known("labels", labels, self.classes, "what it was fitted on")
         return self.predict(features) == labels
 
 
-def fit_linear(
-    features: ArrayLike, labels: ArrayLike, *, strength: float = 1.0, loss: Loss = "logistic"
-) -> LinearClassifier:
+def fit_linear(features: Any, labels: Any, *, strength: float = 1.0, loss: Loss = "logistic") -> LinearClassifier:
     """The minimiser over W, b of strength * sum_i loss(W' x_i + b, y_i) + |W|^2 / 2. 4 n d classes operations a step.
 
     Args:
@@ -76,7 +73,7 @@ def fit_linear(
     return LinearClassifier(classes, fitted.coef_, fitted.intercept_, int(np.max(fitted.n_iter_)) < ITERATIONS)
 
 
-def _squared_hinge(features: ArrayLike, labels: np.ndarray, classes: np.ndarray, strength: float) -> LinearClassifier:
+def _squared_hinge(features: Any, labels: np.ndarray, classes: np.ndarray, strength: float) -> LinearClassifier:
     """sum over examples and classes of max(0, 1 - t s)^2, t = +1 for the label's class and -1 for the others."""
     width, dtype = features.shape[1], features.dtype
     signs = np.where(labels[:, None] == classes, 1, -1).astype(dtype)

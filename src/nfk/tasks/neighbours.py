@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.neighbors import NearestNeighbors
 
 from nfk.notebook import Shown
@@ -33,7 +32,7 @@ class Retrieval(Shown):
     neighbours: Neighbours
 
 
-def nearest(reference: ArrayLike, queries: ArrayLike, count: int = 10, metric: Metric = "cosine") -> Neighbours:
+def nearest(reference: Any, queries: Any, count: int = 10, metric: Metric = "cosine") -> Neighbours:
     """The `count` nearest reference examples of every query. n_queries * n_reference * d operations.
 
     Args:
@@ -54,12 +53,7 @@ def nearest(reference: ArrayLike, queries: ArrayLike, count: int = 10, metric: M
 
 
 def retrieval(
-    reference: ArrayLike,
-    labels: ArrayLike,
-    queries: ArrayLike,
-    query_labels: ArrayLike,
-    count: int = 10,
-    metric: Metric = "cosine",
+    reference: Any, labels: Any, queries: Any, query_labels: Any, count: int = 10, metric: Metric = "cosine"
 ) -> Retrieval:
     """How well labels travel to neighbours. A tie in the vote goes to the class whose neighbours are nearer.
 

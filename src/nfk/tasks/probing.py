@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.model_selection import train_test_split
 
@@ -45,16 +44,16 @@ class Probe(Shown):
         a = self.accuracy
         return f"{a.value:.2%} ({a.low:.2%} to {a.high:.2%}) with {self.features} features, strength {self.strength:g}"
 
-    def predict(self, features: ArrayLike) -> np.ndarray:
+    def predict(self, features: Any) -> np.ndarray:
         """The guessed labels of other examples."""
         return self.classifier.predict(as_features("features", features, sparse_too=True) / self.scale)
 
 
 def probe(
-    train: ArrayLike,
-    labels: ArrayLike,
-    test: ArrayLike,
-    test_labels: ArrayLike,
+    train: Any,
+    labels: Any,
+    test: Any,
+    test_labels: Any,
     *,
     loss: Loss = "logistic",
     strengths: Iterable[float] | None = None,
@@ -90,7 +89,7 @@ def probe(
 
 
 def probe_by_rank(
-    train: ArrayLike, labels: ArrayLike, test: ArrayLike, test_labels: ArrayLike, ranks: Iterable[int], **options: Any
+    train: Any, labels: Any, test: Any, test_labels: Any, ranks: Iterable[int], **options: Any
 ) -> dict[int, Probe]:
     """A probe of the first k columns for each k of `ranks`: one fit gives every smaller rank.
 
@@ -109,7 +108,7 @@ def probe_by_rank(
     return {k: probe(train[:, :k], labels, test[:, :k], test_labels, **options) for k in ranks}
 
 
-def kernel_features(K: ArrayLike, *others: ArrayLike) -> tuple[np.ndarray, ...]:
+def kernel_features(K: Any, *others: Any) -> tuple[np.ndarray, ...]:
     """Features whose inner products are the kernel: linear models on them are linear models on the full rows.
 
     K = U diag(v) U' gives U sqrt(v), at most one number per training example; rows K(x, X) of new examples go to
@@ -156,13 +155,13 @@ def held_out_rows(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarr
     return np.concatenate([alone, kept]), np.asarray(held)
 
 
-def row_length(features: ArrayLike) -> float:
+def row_length(features: Any) -> float:
     """The root of the mean squared length of the rows."""
     squares = features.multiply(features) if sparse.issparse(features) else np.square(features, dtype=np.float64)
     return float(np.sqrt(squares.sum() / features.shape[0])) or 1.0
 
 
-def checked_sets(train: ArrayLike, labels: ArrayLike, test: ArrayLike, test_labels: ArrayLike) -> tuple:
+def checked_sets(train: Any, labels: Any, test: Any, test_labels: Any) -> tuple:
     train, test = as_features("train", train, sparse_too=True), as_features("test", test, sparse_too=True)
     labels = as_labels("labels", labels, "train", train.shape[0])
     test_labels = as_labels("test_labels", test_labels, "test", test.shape[0])

@@ -11,12 +11,12 @@ The linearised network is the special case K = NTK, targets y, offset f(X):  f(x
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import ArrayLike
 
 from nfk.notebook import Shown
 from nfk.tasks.checks import all_classes_known, as_features, same_length, same_width, whole
@@ -37,7 +37,7 @@ class Ridge(Shown):
     left_out: np.ndarray
     vector: bool
 
-    def predict(self, rows: ArrayLike, offset: ArrayLike = 0.0) -> np.ndarray:
+    def predict(self, rows: Any, offset: Any = 0.0) -> np.ndarray:
         """For features of new examples, or the kernel's rows K(x, X); `offset` as it was subtracted in the fit."""
         rows = as_features("rows", rows)
         same_width("rows", rows, "the fit", len(self.weights))
@@ -47,12 +47,7 @@ class Ridge(Shown):
 
 
 def kernel_ridge(
-    K: ArrayLike,
-    targets: ArrayLike,
-    *,
-    offset: ArrayLike = 0.0,
-    outputs: int = 1,
-    ridges: Iterable[float] | None = None,
+    K: Any, targets: Any, *, offset: Any = 0.0, outputs: int = 1, ridges: Iterable[float] | None = None
 ) -> Ridge:
     """Ridge regression with the kernel matrix K of the training rows. n^3 operations, n^2 numbers.
 
@@ -75,12 +70,7 @@ def kernel_ridge(
 
 
 def feature_ridge(
-    features: ArrayLike,
-    targets: ArrayLike,
-    *,
-    offset: ArrayLike = 0.0,
-    outputs: int = 1,
-    ridges: Iterable[float] | None = None,
+    features: Any, targets: Any, *, offset: Any = 0.0, outputs: int = 1, ridges: Iterable[float] | None = None
 ) -> Ridge:
     """The same with the kernel features @ features', never formed. n k^2 operations.
 
@@ -97,10 +87,7 @@ def feature_ridge(
     return _fit(left, singular**2, targets, offset, outputs, ridges, solve)
 
 
-def _fit(
-    U: np.ndarray, v: np.ndarray, targets: ArrayLike, offset: ArrayLike, outputs: int,
-    ridges: Iterable[float] | None, solve: Callable[[np.ndarray, float, np.ndarray], np.ndarray],
-) -> Ridge:  # fmt: skip
+def _fit(U: np.ndarray, v: np.ndarray, targets: Any, offset: Any, outputs: int, ridges: Any, solve: Any) -> Ridge:
     y, vector = _checked_targets(targets, offset, len(U), whole("outputs", outputs, 1, None, "rows of one example"))
     typical = float(np.sum(v)) / len(U) or 1.0
     values = typical * np.array(RELATIVE_RIDGES) if ridges is None else np.array(sorted(ridges), np.float64)
@@ -129,7 +116,7 @@ def _left_out(
     return np.linalg.solve(kept, rest.reshape(-1, outputs, y.shape[1])).reshape(y.shape)
 
 
-def _checked_targets(targets: ArrayLike, offset: ArrayLike, rows: int, outputs: int) -> tuple[np.ndarray, bool]:
+def _checked_targets(targets: Any, offset: Any, rows: int, outputs: int) -> tuple[np.ndarray, bool]:
     """Targets less the offset, as a matrix; and whether they were a vector."""
     y = np.asarray(targets, np.float64)
     if outputs > 1 and y.shape == (rows // outputs, outputs):
@@ -143,7 +130,7 @@ def _checked_targets(targets: ArrayLike, offset: ArrayLike, rows: int, outputs: 
     return (y[:, None], True) if y.ndim == 1 else (y, False)
 
 
-def _checked_offset(offset: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
+def _checked_offset(offset: Any, shape: tuple[int, ...]) -> np.ndarray:
     """A number, or one for every target: another shape would be spread over the targets in silence."""
     offset = np.asarray(offset, np.float64)
     if offset.ndim and offset.shape != shape:
@@ -151,7 +138,7 @@ def _checked_offset(offset: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
     return offset
 
 
-def one_hot(labels: ArrayLike, classes: ArrayLike | None = None) -> np.ndarray:
+def one_hot(labels: Any, classes: Any = None) -> np.ndarray:
     """Targets for classification by regression: 1 for the label's class less the share of one class, (n, classes).
 
     Args:

@@ -240,10 +240,10 @@ class Formulas(TorchFunctionMode):
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         call = READERS[func](*args, **kwargs) if func in READERS else None
-        known = call is not None and all(self._is_known(tensor) for tensor in call.tensors)
-        if known and any(id(tensor) in self._places for tensor in call.tensors):
-            return self._shared(call)
-        if not known and func in NOT_EXPANDED and not self._is_constant(call, args, kwargs):
+        if call is not None and all(self._is_known(tensor) for tensor in call.tensors):
+            has_place = any(id(tensor) in self._places for tensor in call.tensors)
+            return self._shared(call) if has_place else func(*args, **kwargs)
+        if func in NOT_EXPANDED and not self._is_constant(call, args, kwargs):
             raise NoFormula(f"{func.__name__} with a weight that is computed, or with options that have no formula")
         return func(*args, **kwargs)
 
@@ -309,7 +309,7 @@ def _batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
     bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> _Call | None:  # fmt: skip
-    if training or running_mean is None or weight is None:
+    if training or running_mean is None or running_var is None or weight is None:
         return None
     return _Call(BatchNorm(running_mean, running_var, eps), input, weight, bias)
 
