@@ -158,3 +158,25 @@ def test_a_wide_gram_matrix_is_whole_though_half_of_its_tiles_are_computed(space
     A = block(1100, rows=40)
     put = space.put(A)
     near(space.inner(put, put), A.astype(np.float64).T @ A.astype(np.float64))
+
+
+def test_a_tally_is_the_mean_and_the_spread_of_all_rows_however_they_come(space):
+    layout = Layout.of({"a": np.zeros((7, 3), np.float32), "b": np.zeros((30_000,), np.float32)})
+    rows = block(layout.size, rows=11, dtype=np.float64) * 3.0 + 100.0
+    unit, tally = 0.25, space.tally(layout)
+    for begin, end in ((0, 4), (4, 8), (8, 11)):
+        batch = np.concatenate([rows[begin:end], np.full((5 - (end - begin), layout.size), 9e3)]).astype(np.float32)
+        lengths = tally.add([space.lend(batch[:, place]) for place in layout.places], end - begin, unit)
+        near(lengths[: end - begin], ((unit * rows[begin:end]) ** 2).sum(axis=1))
+    mean, squares, count = tally.result()
+    assert count == 11
+    near(mean, unit * rows.mean(axis=0))
+    near(squares, ((unit * (rows - rows.mean(axis=0))) ** 2).sum(axis=0), 1e-4)
+
+
+def test_rows_that_come_one_by_one_are_tallied_as_one_batch():
+    layout = Layout.of({"a": np.zeros((300,), np.float32)})
+    rows, (whole, apart) = block(300, rows=4), (HOST.tally(layout) for _ in range(2))
+    whole.add([rows], 4, 1.0)
+    apart.add([list(rows[:, None])], 4, 1.0)
+    np.testing.assert_array_equal(whole.result()[1], apart.result()[1])

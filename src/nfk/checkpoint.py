@@ -259,12 +259,14 @@ def facts_of(
 
 def options_of(rank: int | float, options: Options) -> dict[str, Any]:
     choices = {entry.name: getattr(options, entry.name) for entry in fields(options)}
-    kept = {name: _plain(value) for name, value in choices.items() if name not in ("memory", "space")}
+    kept = {name: _plain(value) for name, value in choices.items() if name not in ("memory", "scratch", "space")}
     return {"rank": _plain(rank), **kept}
 
 
-def agreed(processes: Processes, facts: dict[str, Any], plan: Plan) -> Plan:
+def agreed(processes: Processes | None, facts: dict[str, Any], plan: Plan) -> Plan:
     """The plan of the first process, in each of them: memory and timings may differ; what is to be done may not."""
+    if processes is None:
+        return plan
     told = processes.everyone((facts, decisions_of(plan)))
     for rank, (other, _) in enumerate(told):
         difference = first_difference(told[0][0], other)
