@@ -80,10 +80,11 @@ def examples(results: dict) -> str:
     slopes = ", ".join(
         f"{slope:.2f} for the {TITLES[name]}" for name, slope in results["slopes"].items() if slope is not None
     )
+    slopes = slopes or "none yet, too few were run"
     lines = [
         f"Processor seconds of a fit with k = {results['rank']} and the same passes for every N ({passes}), gradients "
         "computed again in each pass, over CIFAR-10 and, beyond 50,000, "
-        f"mirrored images. Log-log slope over the N that were run: {slopes or 'none yet, too few were run'}. The dense way keeps all gradients and "
+        f"mirrored images. Log-log slope over the N that were run: {slopes}. The dense way keeps all gradients and "
         "decomposes their Gram matrix in float64; it stops where they do not fit in the machine's memory. "
         "`python -m benchmarks.scale_examples` goes on where it stopped.",
         "",
