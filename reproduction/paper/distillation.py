@@ -49,7 +49,7 @@ class Settings:
 PRESETS = {
     "smoke": Settings(
         images=160, tested=40, probed=40, fitted=30, rank=20, ranks=(1, 20), epochs=1, trial_epochs=1, seeds=1,
-        methods=("no teacher", "NFKD", "AT"), compiled=False,
+        methods=("no teacher", "NFKD"), compiled=False,
     ),
     "cpu": Settings(),
     "paper": Settings(
