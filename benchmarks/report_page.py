@@ -108,11 +108,11 @@ def opening(browser: Browser, page: Path) -> dict[str, float]:
 
 def table(results: dict[str, Any]) -> str:
     """results/report_page.json for docs/report.md."""
-    machine = results["machine"]
+    cores, browser = results["machine"]["cores"], results["browser"].split(".")[0]
     lines = [
-        f"Pages with {results['examples']:,} examples in headless Chromium {results['browser'].split('.')[0]} on",
-        f"{machine['cores']} core(s) of a CPU, median of {results['repeats']}; `python -m benchmarks.report_page`",
-        "writes `results/report_page.json`.",
+        f"Pages with {results['examples']:,} examples in headless Chromium {browser}, {cores} "
+        f"core{'s' if cores > 1 else ''} of a CPU, median of",
+        f"{results['repeats']}. `python -m benchmarks.report_page` writes `results/report_page.json`.",
         "",
         "| page | MB | seconds until the first paint | until all is drawn | at the worst | seconds to write it |",
         "|---|---|---|---|---|---|",

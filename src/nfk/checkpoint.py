@@ -254,7 +254,7 @@ def facts_of(
         },
         "options": {
             "rank": _plain(rank),
-            **{name: _plain(value) for name, value in choices.items() if name not in ("memory", "space")},
+            **{name: _plain(value) for name, value in choices.items() if name not in ("memory", "scratch", "space")},
         },
         "key": np.asarray(jax.random.key_data(key)).tolist(),
     }  # fmt: skip

@@ -284,6 +284,8 @@ def test_completion_for_the_shell(shell, nfk_command):
     done = nfk_command("--completion", shell)
     assert done.code == 0
     assert "neighbours" in done.out
+    done = nfk_command("--completion")
+    assert (done.code, done.err) == (2, "nfk --completion: name a shell, bash, zsh, fish or tcsh\n")
 
 
 def test_json_is_one_object_and_nothing_else(fitted, nfk_command):

@@ -37,9 +37,10 @@ Begin with `nfk demo`, then `nfk fit MODEL DATA`, then `nfk report RUN`.
 
 Exit codes: 0 fine, 1 something was found (doctor, outliers --above), 2 bad input, 130 Ctrl-C.
 
-Completion in this shell: source <(nfk --completion bash), or zsh.
+Completion in this shell: source <(nfk --completion bash); or zsh, fish, tcsh.
 """
 
+SHELLS = (["bash"], ["zsh"], ["fish"], ["tcsh"])
 BAD_INPUT = (Refused, ValueError, TypeError, OSError, ImportError, MemoryError)
 
 
@@ -50,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(nfk.__version__)
         return 0
     if given[:1] == ["--completion"]:
+        if given[1:] not in SHELLS:
+            print("nfk --completion: name a shell, bash, zsh, fish or tcsh", file=sys.stderr)
+            return 2
         given[0] = "--tyro-print-completion"
     with warnings.catch_warnings():
         warnings.filterwarnings("default", category=UserWarning)

@@ -37,12 +37,9 @@ class Reading:
     length: Annotated[int, option("For texts: tokens of each; they are cut or padded to it.", "N")] = 64
     size: Annotated[int | None, option("For images: resize them to so many pixels, square.", "PIXELS")] = None
     channels: Annotated[
-        Literal["last", "first"] | None,
-        option(
-            "For images: (height, width, channels), or (channels, height, width) as PyTorch models take them.",
-            "{last,first}",
-        ),
-    ] = None
+        Literal["auto", "last", "first"],
+        option("For images: (height, width, channels) or, as PyTorch models take them, (channels, height, width)."),
+    ] = "auto"
     limit: Annotated[int | None, option("Take only the first so many examples.", "N")] = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,10 +47,14 @@ class Reading:
         standard = asdict(Reading())
         return {name: value for name, value in asdict(self).items() if value != standard[name]}
 
+    @property
+    def order(self) -> pictures.Channels:
+        return "first" if self.channels == "first" else "last"
+
     def suited_to(self, model: Model) -> Reading:
         """Images of a PyTorch model have their channels first, unless something else was said."""
         is_torch = model.family.startswith("torch.")
-        return replace(self, channels="first") if is_torch and self.channels is None else self
+        return replace(self, channels="first") if is_torch and self.channels == "auto" else self
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> Reading:
@@ -82,7 +83,7 @@ class Data:
 
 def _digits(test: bool, reading: Reading) -> Data:
     part = digits()[test]
-    return Data(np.moveaxis(part.images, -1, 1) if reading.channels == "first" else part.images, part.labels)
+    return Data(np.moveaxis(part.images, -1, 1) if reading.order == "first" else part.images, part.labels)
 
 
 DATA_SETS: dict[str, Callable[[Reading], Data]] = {
@@ -139,7 +140,7 @@ def _why_not(path: Path) -> str:
 def _from_folder(path: Path, reading: Reading, tokenizer: str | None) -> Data:
     if tables.is_data_set(path):
         return _from_table(tables.data_set(path), str(path), reading, tokenizer)
-    images = pictures.folder(path, reading.size, reading.channels or "last")
+    images = pictures.folder(path, reading.size, reading.order)
     return Data(images.loaded(), images.labels, images.thumbnails())
 
 
@@ -152,6 +153,6 @@ def _from_table(table: tables.Table, name: str, reading: Reading, tokenizer: str
         return Data(texts.tokens(said, tokenizer, reading.length, name), labels, said)
     chosen = reading.columns or tuple(column for column in table.names if column != label_column)
     if len(chosen) == 1 and table.has_pictures(chosen[0]):
-        images = pictures.Pictures.of(table.pictures(chosen[0]), reading.size, reading.channels or "last", labels)
+        images = pictures.Pictures.of(table.pictures(chosen[0]), reading.size, reading.order, labels)
         return Data(images.loaded(), labels, images.thumbnails())
     return Data(table.numbers(chosen), labels)
