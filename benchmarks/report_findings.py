@@ -127,6 +127,6 @@ def top_images(rows: Rows) -> list[str]:
 
 FINDINGS = {
     "bound-noise": _page(bound_noise), "likelihoods": _page(likelihoods), "distillation": _page(distillation),
-    "accuracy": _page(accuracy), "inversion": _page(inversion),
+    "accuracy": _page(accuracy), "inversion": _page(inversion), "top-images": _page(top_images),
+    "runtime": _page(runtime),
 }  # fmt: skip
-MORE = {"runtime": _page(runtime), "top-images": _page(top_images), "inversion": _page(inversion)}
