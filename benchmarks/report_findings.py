@@ -91,16 +91,6 @@ def accuracy(rows: Rows) -> list[str]:
     return lines
 
 
-def inversion(rows: Rows) -> list[str]:
-    metric = "same class, real images"
-    networks = list(dict.fromkeys(row["network"] for row in rows))
-    lines = head("from", *networks)
-    for name in dict.fromkeys(row["method"] for row in rows):
-        cells = [percent(_mean(rows, method=name, metric=metric, network=network)) for network in networks]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
-
-
 def runtime(rows: Rows) -> list[str]:
     """Medians of the benchmarks, with the fastest and the slowest round where there are several."""
     lines = head("network", "N", "k", "fit", "seconds", "from")
@@ -127,6 +117,6 @@ def top_images(rows: Rows) -> list[str]:
 
 FINDINGS = {
     "bound-noise": _page(bound_noise), "likelihoods": _page(likelihoods), "distillation": _page(distillation),
-    "accuracy": _page(accuracy), "inversion": _page(inversion), "top-images": _page(top_images),
+    "accuracy": _page(accuracy), "top-images": _page(top_images),
     "runtime": _page(runtime),
 }  # fmt: skip

@@ -21,7 +21,6 @@ from reproduction.paper import raw
 from reproduction.tasks.ledger import Ledger, Row, row
 
 NETWORKS = ("PixelCNN", "affine coupling flow", "hierarchical VAE", "convolutional VAE", "causal transformer")
-LESS = ("hierarchical VAE", "convolutional VAE")  # whose layers differ most in scale, and one that works
 RESIDUALS = "PixelCNN"  # whose score is also taken with the pixels in place of what it could not foresee
 
 
@@ -53,9 +52,6 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
             facts = dict(network=name, state=state, data="MNIST", pool=settings.pool, metric="test accuracy")
             rows += [row(variant, values, **facts) for variant, values in found.items() if variant != "shares"]
             rows[-1]["shares"] = found["shares"]
-            if name in LESS:
-                values = ledger.once(f"{name}, {state}, less damping", _less, settings, family, name, state)["1e-6"]
-                rows.append(row("damping 0.000001", values, **facts))
             if name == RESIDUALS:
                 extra = ledger.once(f"{name}, {state}, pixels", _pixels, settings, family, name, state)
                 rows += [row(variant, values, **facts) for variant, values in extra.items()]
@@ -75,15 +71,6 @@ def _measure(settings: Settings, family: Family, name: str, state: str) -> dict[
     plain = kinds["as it is"]
     everything = [raw.accuracy(plain.total, test.labels, seed, None) for seed in range(settings.seeds)]
     return found | {"all components": everything, "shares": shares(plain)}
-
-
-def _less(settings: Settings, family: Family, name: str, state: str) -> dict[str, list[float]]:
-    """With a hundredth of the usual damping."""
-    network = trained(family)[0] if state == "trained" else family.build(1000)
-    test, model = family.splits()[1].take(slice(settings.pool)), family.model(network)
-    kernel = raw.summed(raw.gradients(model, family.examples(test)), raw.layers(model), 1e-6).total
-    seeds = range(settings.seeds)
-    return {"1e-6": [raw.accuracy(kernel, test.labels, seed, settings.rank) for seed in seeds]}
 
 
 def _pixels(settings: Settings, family: Family, name: str, state: str) -> dict[str, list[float]]:
@@ -133,11 +120,7 @@ def shares(kernel: raw.Summed) -> dict[str, float]:
 
 
 def _figure(rows: list[Row], pictures: Path, settings: Settings) -> None:
-    names = [
-        name
-        for name in dict.fromkeys(line["method"] for line in rows)
-        if not name.startswith(("pixels", "damping 0.0000"))
-    ]
+    names = [name for name in dict.fromkeys(line["method"] for line in rows) if not name.startswith("pixels")]
     lines = {}
     for network in settings.networks:
         for state in ("trained", "untrained"):
