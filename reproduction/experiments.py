@@ -50,6 +50,8 @@ def _paper(name: str, preset: Preset) -> Path:
 
 PAPER = {
     "pretrained": "networks that others trained, each by the figure its weights are known for",
+    "lowrank": "what the first components hold, trained and untrained, and in which sense of it",
+    "linear-probe": "Table 1: linear probes of a CIFAR-10 critic, beside its activations and other features",
 }
 TASKS = {
     "probe": "linear probes against rank, beside activations and full Fisher vectors",
