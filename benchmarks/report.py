@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.history import table as history
 from benchmarks.peers import tables as peers
+from benchmarks.report_paper import PAPER
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
 from benchmarks.tolerance_table import table as tolerance
@@ -181,7 +182,8 @@ TABLES = (
     ("docs/architecture.md", "code", code),
     ("docs/scale.md", "kills", kills),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
-    *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
+    *(("docs/results.md", f"tasks/{name}", table) for name, table in TASKS.items()),
+    *(("docs/results.md", name, table) for name, table in PAPER.items()),
 )  # fmt: skip
 
 PLACES = {"history": "benchmarks/history", "peers-summary": "results/peers"}  # where it is not results/NAME

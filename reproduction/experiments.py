@@ -27,6 +27,7 @@ class Experiment:
     shows: str
     start: Callable[[Preset], Path]
     presets: tuple[Preset, ...] = ("cpu",)
+    rehearse: Callable[[Preset, Callable[[str], None]], int] | None = None
 
 
 def _families(preset: Preset) -> Path:
@@ -48,10 +49,17 @@ def _paper(name: str, preset: Preset) -> Path:
     return run_experiment(name, preset)
 
 
+def _rehearse(name: str, preset: Preset, say: Callable[[str], None]) -> int:
+    from reproduction.paper.rehearsal import rehearsed
+
+    return rehearsed(name, preset, say)
+
+
 PAPER = {
     "pretrained": "networks that others trained, each by the figure its weights are known for",
     "lowrank": "what the first components hold, trained and untrained, and in which sense of it",
     "linear-probe": "Table 1: linear probes of a CIFAR-10 critic, beside its activations and other features",
+    "semi-supervised": "Table 2: few labels, on features of critics that were trained without any",
 }
 TASKS = {
     "probe": "linear probes against rank, beside activations and full Fisher vectors",
@@ -64,14 +72,17 @@ TASKS = {
     "neighbours": "nearest neighbours by class, beside other features",
 }
 EXPERIMENTS: dict[str, Experiment] = {
-    **{name: Experiment(shows, partial(_paper, name), PRESETS) for name, shows in PAPER.items()},
+    **{
+        name: Experiment(shows, partial(_paper, name), PRESETS, partial(_rehearse, name))
+        for name, shows in PAPER.items()
+    },
     "families": Experiment("every family of models on real data, its spectrum and its probes", _families),
     **{name: Experiment(shows, partial(_task, name)) for name, shows in TASKS.items()},
 }
 ALIASES: dict[str, tuple[str, ...]] = {"paper": tuple(PAPER), "tasks": tuple(TASKS), "all": tuple(EXPERIMENTS)}
 
 
-def chosen(names: tuple[str, ...], preset: Preset) -> list[str]:
+def chosen(names: tuple[str, ...], preset: Preset, plan: bool = False) -> list[str]:
     """The experiments that are meant, each once; refused before the first one starts."""
     meant = list(dict.fromkeys(one for name in names for one in ALIASES.get(name, (name,))))
     for name in meant:
@@ -81,4 +92,6 @@ def chosen(names: tuple[str, ...], preset: Preset) -> list[str]:
         if preset not in EXPERIMENTS[name].presets:
             there = " and ".join(f"--preset {other}" for other in EXPERIMENTS[name].presets)
             raise Refused(f"{name} has no preset {preset!r} yet; it has {there}")
+        if plan and EXPERIMENTS[name].rehearse is None:
+            raise Refused(f"{name} cannot be planned without being run; leave --plan out")
     return meant

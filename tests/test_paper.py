@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from reproduction import __main__ as entry
 from reproduction import data
 from reproduction.experiments import PAPER
+from reproduction.paper.rehearsal import rehearsed
 from reproduction.paper.runner import run_experiment
 
 pytestmark = pytest.mark.reproduction
@@ -35,3 +37,17 @@ def test_a_smoke_run_writes_its_rows_and_a_figure_away_from_the_results(name, tm
     again = run_experiment(name, "smoke", tmp_path / "results", tmp_path / "runs")
     assert json.loads(again.read_text())["rows"] == found["rows"]
     assert not capsys.readouterr().out  # nothing was measured again
+
+
+@needs_weights
+def test_the_size_of_the_paper_is_planned_in_full_and_run_on_a_few_images(capsys):
+    """One of them: the others differ in their networks alone."""
+    said = []
+    assert rehearsed("semi-supervised", "paper", said.append) == 4
+    assert sum("Plan: 50,000 examples, 50,000 rows, 692,065 parameters, rank 512" in text for text in said) == 2
+    assert sum("of the variance in 4 components" in text for text in said) == 4
+
+
+def test_an_experiment_that_cannot_be_planned_says_so(capsys):
+    assert entry.main(("families",), preset="cpu", plan=True) == 2
+    assert "families cannot be planned without being run; leave --plan out" in capsys.readouterr().err

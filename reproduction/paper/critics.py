@@ -16,6 +16,7 @@ from torch import nn
 
 import nfk
 from reproduction.data import Split
+from reproduction.data import load as load_images
 from reproduction.pretrained import Pretrained, load, untrained
 from reproduction.tasks.ledger import Ledger
 
@@ -31,17 +32,20 @@ class Fisher:
     critic: str
     rank: int
     fitted: int
+    data: str = "cifar10"  # of the images that it is fitted on
     samples: int = 4_096  # generated images for the moments, where there is a generator
     sigmoid: bool = False
     state: str = "trained"
     expectation: str = "model"  # "data" for moments over the training images in place of generated ones
     seed: int = 0
-    part: int = 2_500  # images embedded between two savings
+    part: int = 5_000  # images embedded between two savings
 
     @property
     def name(self) -> str:
         score = "sigmoid" if self.sigmoid else "raw"
-        return f"{self.critic}-{self.state}-{score}-{self.expectation}-{self.rank}-{self.fitted}-{self.seed}"
+        return (
+            f"{self.critic}-{self.data}-{self.state}-{score}-{self.expectation}-{self.rank}-{self.fitted}-{self.seed}"
+        )
 
     @property
     def network(self) -> Pretrained:
@@ -54,15 +58,21 @@ class Fisher:
         return network.model(sigmoid=self.sigmoid, samples=self.samples, expectation=over)
 
 
+def few_inputs(network: Pretrained, data: str | None = None, count: int = 32) -> np.ndarray:
+    """The first test images, as inputs of the network."""
+    return network.inputs(load_images(data or network.network.data, "test").images[:count])
+
+
 def fitted(fisher: Fisher, ledger: Ledger, train: Split) -> nfk.Embedding:
     """The embedding of a random draw of the training images; saved, and read again by a second call."""
     folder, model = ledger.folder / f"{fisher.name}-basis", fisher.model
-    if folder.exists():
+    if any(folder.glob("*.json")):
         return nfk.load(folder, model)
     rows = np.random.default_rng(fisher.seed).permutation(len(train))[: fisher.fitted]
     ledger.say(f"{fisher.name}: fitting")
     inputs = fisher.network.inputs(train.images[rows])
-    return nfk.fit(model, inputs, fisher.rank, key=fisher.seed, memory="4GB", save=folder)
+    passes = ledger.folder / f"{fisher.name}-passes"
+    return nfk.fit(model, inputs, fisher.rank, key=fisher.seed, memory="4GB", save=folder, checkpoint=passes)
 
 
 def basis(fisher: Fisher, ledger: Ledger, train: Split) -> nfk.Embedding:

@@ -17,7 +17,8 @@ from sklearn.decomposition import PCA
 from nfk.tasks import Estimate, kernel_features, probe, proportion
 from reproduction import figures
 from reproduction.data import Split, load
-from reproduction.paper.critics import Fisher, activations, embedded, full_kernel
+from reproduction.paper.critics import Fisher, activations, embedded, few_inputs, full_kernel
+from reproduction.paper.rehearsal import Fit
 from reproduction.paper.runner import single
 from reproduction.pretrained import load as load_network
 from reproduction.pretrained.measuring import last_features
@@ -28,49 +29,54 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Settings:
-    critics: tuple[str, ...] = ("cifar10-dcgan-critic", "cifar10-dcgan-critic-wide")
+    critics: tuple[tuple[str, int], ...] = (("cifar10-dcgan-critic", 512), ("cifar10-dcgan-critic-wide", 256))  # rank
     varied: str = "cifar10-dcgan-critic"  # of which everything else is varied
     supervised: str = "cifar10-wrn-16-2-a"
-    fitted: int = 5_000  # images, without labels, that the basis is fitted on
-    rank: int = 512
+    fitted: int = 2_000  # images, without labels, that the basis is fitted on
     ranks: tuple[int, ...] = (64, 128, 256, 512)
     train: int = 50_000
     test: int = 10_000
     varied_rank: int = 256
-    varied_fitted: int = 2_000
-    few: int = 10_000  # labels of what is varied
-    full: int = 5_000  # labels of the full Fisher vector
+    varied_fitted: int = 1_000
+    few: int = 4_000  # labels of what is varied, and as many test images
+    full: int = 3_000  # labels of the full Fisher vector
     full_test: int = 2_000
     samples: int = 4_096
 
 
 PRESETS = {
     "smoke": Settings(
-        critics=("mnist-gan-critic",), varied="mnist-gan-critic", supervised="mnist-lenet5", fitted=60, rank=16,
-        ranks=(4, 16), train=200, test=100, varied_rank=8, varied_fitted=30, few=100, full=60, full_test=50, samples=64,
+        critics=(("mnist-gan-critic", 16),), varied="mnist-gan-critic", supervised="mnist-lenet5", fitted=60,
+        ranks=(4, 16), train=200, test=100, varied_rank=8, varied_fitted=30, few=100, full=60, full_test=50, samples=32,
     ),
     "cpu": Settings(),
-    "paper": Settings(fitted=50_000, varied_fitted=50_000, few=50_000, full=50_000, full_test=10_000),
+    "paper": Settings(fitted=50_000, varied_fitted=50_000, few=10_000, full=50_000, full_test=10_000),
 }  # fmt: skip
 SMALLER = (
-    "The basis is fitted on 5,000 of the 50,000 training images (no labels); all 50,000 are embedded and probed.",
-    "What is varied one at a time (score, moments, weights, directions) has rank 256, a basis from 2,000 images, and "
-    "10,000 labels; the same embedding, unvaried, stands beside it at that size.",
-    "The full Fisher vector is probed with 5,000 labels and 2,000 test images, through its exact kernel; rank 256 and "
+    "The basis is fitted on 2,000 of the 50,000 training images (no labels); all 50,000 are embedded and probed.",
+    "What is varied one at a time (score, moments, weights, directions) has rank 256, a basis from 1,000 images, "
+    "4,000 labels and 4,000 test images; the same embedding, unvaried, stands beside it at that size.",
+    "The full Fisher vector is probed with 3,000 labels and 2,000 test images, through its exact kernel; rank 256 and "
     "the activations stand beside it at that size.",
     "The paper's critic is an SN-DCGAN trained for long; these two are small DCGANs that others trained. One network "
     "each: intervals are over test images.",
 )
 
 
+def fits(settings: Settings) -> Iterator[Fit]:
+    """The bases, as they are fitted."""
+    for critic, rank in settings.critics:
+        fisher = Fisher(critic, rank, settings.fitted, samples=settings.samples)
+        yield Fit(f"{critic}, rank {rank}", fisher.model, few_inputs(fisher.network), settings.fitted, rank)
+
+
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
     data = load_network(settings.varied).network.data
     train, test = (load(data, split) for split in ("train", "test"))
-    task = Task(ledger, settings, train.take(slice(settings.train)), test.take(slice(settings.test)))
-    rows = [row for critic in settings.critics for row in task.compared(critic)]
-    rows += list(task.baselines())
-    rows += list(task.in_full())
-    rows += list(task.variations())
+    task = Task(ledger, settings, data, train.take(slice(settings.train)), test.take(slice(settings.test)))
+    rows = [row for critic, _ in settings.critics for row in task.compared(critic)]
+    for several in (task.in_full(), task.variations(), task.baselines()):
+        rows += several
     _picture(rows, settings, pictures)
     return rows
 
@@ -81,11 +87,13 @@ class Task:
 
     ledger: Ledger
     settings: Settings
+    data: str
     train: Split
     test: Split
 
     def fisher(self, critic: str) -> Fisher:
-        return Fisher(critic, self.settings.rank, self.settings.fitted, self.settings.samples)
+        s = self.settings
+        return Fisher(critic, dict(s.critics)[critic], s.fitted, self.data, s.samples)
 
     def pair(self, fisher: Fisher, labelled: int, tested: int) -> Pair:
         """Embeddings of the first training and the first test images."""
@@ -114,7 +122,7 @@ class Task:
         """The Fisher embedding against its rank, and the critic's activations; all training images."""
         facts = dict(network=critic, labels=len(self.train), tested=len(self.test), role="all labels")
         a, b = self.pair(self.fisher(critic), len(self.train), len(self.test))
-        for k in self.settings.ranks:
+        for k in (k for k in self.settings.ranks if k <= a.shape[1]):
             yield self.row(f"Fisher embedding, {k}", (a[:, :k], b[:, :k]), **facts)
         network = load_network(critic)
         seen = [activations(network, part.images) for part in (self.train, self.test)]
@@ -167,8 +175,8 @@ class Task:
     def variations(self) -> Iterator[Row]:
         """One thing at a time is varied, at a smaller size; the embedding without any variation comes first."""
         s = self.settings
-        plain = Fisher(s.varied, s.varied_rank, s.varied_fitted, s.samples)
-        facts = dict(network=s.varied, labels=s.few, tested=s.test, role="one thing varied")
+        plain = Fisher(s.varied, s.varied_rank, s.varied_fitted, self.data, s.samples)
+        facts = dict(network=s.varied, labels=s.few, tested=s.few, role="one thing varied")
         varied = {
             "Fisher embedding": plain, "score after the sigmoid": replace(plain, sigmoid=True),
             "moments over the data": replace(plain, expectation="data"),
@@ -176,11 +184,13 @@ class Task:
             "random directions of the Fisher vector": replace(plain, state="projected"),
         }  # fmt: skip
         for name, fisher in varied.items():
-            yield self.row(f"{name}, {s.varied_rank}", lambda fisher=fisher: self.pair(fisher, s.few, s.test), **facts)
+            yield self.row(f"{name}, {s.varied_rank}", lambda fisher=fisher: self.pair(fisher, s.few, s.few), **facts)
         yield self.row(f"and mirror images as examples, {s.varied_rank}", lambda: self._mirrored(plain), **facts)
         yield self.row(f"each component to variance one, {s.varied_rank}", lambda: self._whitened(plain), **facts)
         network = load_network(s.varied)
-        seen = [activations(network, part.images) for part in (self.train.take(slice(s.few)), self.test)]
+        seen = [
+            activations(network, part.images) for part in (self.train.take(slice(s.few)), self.test.take(slice(s.few)))
+        ]
         name = "last layer, in full"
         yield self.row(f"activations: {name}", (seen[0][name], seen[1][name]), **facts)
         pair = lambda: _principal(seen[0][name], seen[1][name], s.varied_rank)  # noqa: E731
@@ -188,8 +198,9 @@ class Task:
 
     def _mirrored(self, fisher: Fisher) -> Pair:
         """The mean of an image's embedding and its mirror image's, both in training and in the test."""
-        a, b = self.pair(fisher, self.settings.few, self.settings.test)
-        parts = (("train", self.train.take(slice(self.settings.few))), ("test", self.test))
+        few = self.settings.few
+        a, b = self.pair(fisher, few, few)
+        parts = (("train", self.train.take(slice(few))), ("test", self.test.take(slice(few))))
         c, d = (
             embedded(fisher, self.ledger, self.train, part.images[:, :, ::-1], f"{name}-mirrored")
             for name, part in parts
@@ -197,7 +208,7 @@ class Task:
         return (a + c) / 2, (b + d) / 2
 
     def _whitened(self, fisher: Fisher) -> Pair:
-        a, b = self.pair(fisher, self.settings.few, self.settings.test)
+        a, b = self.pair(fisher, self.settings.few, self.settings.few)
         return a / a.std(0), b / a.std(0)
 
 
@@ -209,11 +220,11 @@ def _principal(a: np.ndarray, b: np.ndarray, rank: int) -> Pair:
 def _picture(rows: list[Row], settings: Settings, pictures: Path) -> None:
     """Accuracy against k with its interval, and the best activations of the same critic as levels."""
     lines, levels = {}, {}
-    for critic in settings.critics:
+    for critic, _ in settings.critics:
         mine = [row for row in rows if row["network"] == critic and row["role"] == "all labels"]
         by_rank = [row for row in mine if row["method"].startswith("Fisher")]
         half = [50 * (row["high"] - row["low"]) for row in by_rank]
-        lines[critic] = (settings.ranks, [100 * row["value"] for row in by_rank], half)
+        lines[critic] = (settings.ranks[: len(by_rank)], [100 * row["value"] for row in by_rank], half)
         best = max((row for row in mine if row["method"].startswith("activations")), key=lambda row: row["value"])
         levels[f"{best['method']} ({critic})"] = 100 * best["value"]
     title = f"Linear probes with all {settings.train:,} labels"

@@ -24,6 +24,7 @@ from reproduction.data import load
 from reproduction.families.gan import GAN, DigitGAN
 from reproduction.families.trained import trained
 from reproduction.networks import MLP, LeNet5
+from reproduction.paper.rehearsal import Fit
 from reproduction.pretrained import NETWORKS, Pretrained, untrained
 from reproduction.pretrained import load as load_network
 from reproduction.tasks.features import draw
@@ -38,14 +39,16 @@ CONDITIONS: dict[str, dict[str, Any]] = {  # what each varies of the first
     "score after the sigmoid": {"sigmoid": True},
 }
 
+MAIN = tuple(CONDITIONS)[:2]  # which all sizes and all seeds have
+
 
 @dataclass(frozen=True)
 class Settings:
-    own: int = 10_000  # rows for our own critic
+    own: tuple[int, ...] = (4_000, 10_000)  # rows for our own critic; all conditions with the fewest
     critics: tuple[str, ...] = (
         "mnist-wgan-gp-critic", "mnist-gan-critic", "cifar10-dcgan-critic", "cifar10-dcgan-critic-wide",
     )  # fmt: skip
-    rows: int = 1_000  # for critics that others trained
+    rows: int = 1_000  # for critics that others trained; for those of CIFAR-10, which are large, half
     samples: int = 1_024  # generated images for their moments
     classifier_rows: int = 2_000
     learnt: int = 10_000  # images that LeNet-5 and the dense network learn from
@@ -56,15 +59,17 @@ class Settings:
 
 
 PRESETS = {
-    "smoke": Settings(own=40, critics=("mnist-gan-critic",), rows=24, samples=16, classifier_rows=24, learnt=200,
+    "smoke": Settings(own=(24, 40), critics=("mnist-gan-critic",), rows=24, samples=16, classifier_rows=24, learnt=200,
                       epochs=1, ks=(1, 10), rank=10, seeds=1),
     "cpu": Settings(), "paper": Settings(rows=10_000, samples=4_096, classifier_rows=10_000, learnt=60_000, epochs=20),
 }  # fmt: skip
 SMALLER = (
-    "N = 10,000 rows for our own critic of 16,871 parameters; 1,000 rows for the critics that others trained (134,721 "
-    "to 692,065 parameters, moments over 1,024 generated images), 2,000 for the classifiers. Shares fall with N.",
+    "Our own critic of 16,871 parameters has N = 4,000 rows under all conditions and 10,000 under the first two. The "
+    "critics that others trained (134,721 to 692,065 parameters) have 1,000 rows, those of CIFAR-10 500, and moments "
+    "over 1,024 generated images; the classifiers 2,000 rows. Shares fall with N.",
     "A trained critic is one network: its seeds are draws of the rows and of the generated images. Untrained ones have "
-    "a seed of their own each, and so do LeNet-5 and the dense network.",
+    "a seed of their own each, and so do LeNet-5 and the dense network. Generated rows and the sigmoid have one seed "
+    "for the critics that others trained.",
 )
 
 
@@ -75,7 +80,15 @@ class Measured:
     network: str
     state: str
     condition: str
+    rows: int
     found: list[dict[str, np.ndarray]]
+
+
+def fits(settings: Settings) -> Iterator[Fit]:
+    """The kernels of the trained critics, as fits of that rank."""
+    for name in settings.critics:
+        model, X = Others(name, settings.samples).prepared(32, "trained", 0, {})
+        yield Fit(name, model, X, settings.rows, settings.rank)
 
 
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
@@ -87,22 +100,32 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
 
 
 def _measured(ledger: Ledger, settings: Settings) -> Iterator[Measured]:
-    networks: list[tuple[Subject, int]] = [(Own(), settings.own)]
-    networks += [(Others(name, settings.samples), settings.rows) for name in settings.critics]
-    for subject, rows in networks:
-        for condition in subject.conditions:
+    for subject, rows, conditions in _subjects(settings):
+        for condition in conditions:
+            seeds = range(settings.seeds if condition in MAIN or subject.name == OWN else 1)
             for state in ("trained", "untrained"):
-                made = [
-                    ledger.arrays(f"{subject.name}, {state}, {condition}, {seed}", _shares, settings, subject, rows,
-                                  state, condition, seed)
-                    for seed in range(settings.seeds)
-                ]  # fmt: skip
-                yield Measured(subject.name, state, condition, made)
+                name = f"{subject.name}, {rows} rows, {state}, {condition}"
+                arguments = (_shares, settings, subject, rows, state, condition)
+                made = [ledger.arrays(f"{name}, {seed}", *arguments, seed) for seed in seeds]
+                yield Measured(subject.name, state, condition, rows, made)
     for name in (LENET, DENSE):
         both = [ledger.arrays(f"{name}, {seed}", _classifier, settings, name, seed) for seed in range(settings.seeds)]
         for state in ("trained", "untrained"):
             made = [{key: one[key] for key in one if key.startswith(state)} for one in both]
-            yield Measured(name, state, "classifier", [_unprefixed(one, state) for one in made])
+            several = [_unprefixed(one, state) for one in made]
+            yield Measured(name, state, "classifier", settings.classifier_rows, several)
+
+
+def _subjects(settings: Settings) -> Iterator[tuple[Subject, int, tuple[str, ...]]]:
+    """Critics with the rows of their kernels and the conditions; the largest kernels come last."""
+    own = Own(max(settings.samples, min(settings.own[-1], 4_096)))
+    yield own, settings.own[0], own.conditions
+    for name in settings.critics:
+        large = NETWORKS[name].data == "cifar10"
+        other = Others(name, settings.samples)
+        yield other, settings.rows // 2 if large else settings.rows, other.conditions
+    for rows in settings.own[1:]:
+        yield own, rows, MAIN
 
 
 class Subject(Protocol):
@@ -120,6 +143,7 @@ class Subject(Protocol):
 class Own:
     """The critic of `reproduction.families`, trained here."""
 
+    samples: int
     name: str = OWN
     conditions: tuple[str, ...] = tuple(CONDITIONS)
 
@@ -128,7 +152,7 @@ class Own:
         network: GAN = trained(family)[0] if state == "trained" else family.build(seed + 1000)
         sample = family.model(network).sample
         over = varied.get("moments", "model")
-        options = {"sigmoid": varied.get("sigmoid", False), "expectation": over}
+        options = {"sigmoid": varied.get("sigmoid", False), "expectation": over, "samples": self.samples}
         model = nfk.gan(*nfk.from_nnx(network.critic), sample=sample, **options)
         if varied.get("rows") == "generated":
             return model, np.asarray(sample(jax.random.key(seed + 100), rows))
@@ -203,7 +227,7 @@ def _unprefixed(found: dict[str, np.ndarray], state: str) -> dict[str, np.ndarra
 
 
 def _rows(one: Measured, settings: Settings) -> Iterator[Row]:
-    facts = dict(network=one.network, state=one.state, condition=one.condition)
+    facts = dict(network=one.network, state=one.state, condition=one.condition, rows=one.rows)
     for kind in (key for key in one.found[0] if key != "shift"):
         shift, of = kind.split(", ")
         for k in settings.ks:
