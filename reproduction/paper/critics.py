@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 import nfk
@@ -38,7 +37,8 @@ class Fisher:
     state: str = "trained"
     expectation: str = "model"  # "data" for moments over the training images in place of generated ones
     seed: int = 0
-    part: int = 5_000  # images embedded between two savings
+    used: int = 256  # of the components, for embedding
+    part: int = 2_500  # images embedded between two savings
 
     @property
     def name(self) -> str:
@@ -91,7 +91,7 @@ def embedded(fisher: Fisher, ledger: Ledger, train: Split, images: np.ndarray, n
 
     def make(_: Fisher, name: str, start: int, stop: int) -> dict[str, np.ndarray]:
         if not kept:
-            kept["embedding"] = basis(fisher, ledger, train)
+            kept["embedding"] = basis(fisher, ledger, train).truncated(min(fisher.used, fisher.rank))
         return {"rows": kept["embedding"](inputs(images[start:stop]), memory="2GB")}
 
     for start in range(0, len(images), fisher.part):
@@ -113,13 +113,11 @@ def full_kernel(fisher: Fisher, ledger: Ledger, train: Split, few: Split, test: 
 
 
 def activations(network: Pretrained, images: np.ndarray) -> dict[str, np.ndarray]:
-    """What the layers say, by name: each one's means over the pixels, all of these, the largest values of all layers on
-    a grid of 2 x 2, and what the last layer sees in full."""
+    """What the layers say, by name: each one's means over the pixels, all of these, and what the last layer sees."""
     parts = [
         {
             **{f"layer {place + 1}, means": maps.mean((2, 3)) for place, maps in enumerate(seen)},
             "all layers, means": torch.cat([maps.mean((2, 3)) for maps in seen], 1),
-            "all layers, maxima on a 2 x 2 grid": torch.cat([F.adaptive_max_pool2d(m, 2).flatten(1) for m in seen], 1),
             "last layer, in full": seen[-1].flatten(1),
         }
         for seen in _maps(network, images)

@@ -29,35 +29,38 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Settings:
-    critics: tuple[tuple[str, int], ...] = (("cifar10-dcgan-critic", 512), ("cifar10-dcgan-critic-wide", 256))  # rank
+    critics: tuple[tuple[str, int], ...] = (("cifar10-dcgan-critic", 50_000), ("cifar10-dcgan-critic-wide", 10_000))
     varied: str = "cifar10-dcgan-critic"  # of which everything else is varied
     supervised: str = "cifar10-wrn-16-2-a"
     fitted: int = 2_000  # images, without labels, that the basis is fitted on
+    rank: int = 512
     ranks: tuple[int, ...] = (64, 128, 256, 512)
-    train: int = 50_000
+    used: int = 256  # components that are computed for all images
     test: int = 10_000
-    varied_rank: int = 256
     varied_fitted: int = 1_000
-    few: int = 4_000  # labels of what is varied, and as many test images
-    full: int = 3_000  # labels of the full Fisher vector
-    full_test: int = 2_000
+    varied_samples: int = 2_048
+    few: int = 2_000  # labels of what is varied and of the full Fisher vector, and as many test images
     samples: int = 4_096
 
 
 PRESETS = {
     "smoke": Settings(
-        critics=(("mnist-gan-critic", 16),), varied="mnist-gan-critic", supervised="mnist-lenet5", fitted=60,
-        ranks=(4, 16), train=200, test=100, varied_rank=8, varied_fitted=30, few=100, full=60, full_test=50, samples=32,
+        critics=(("mnist-gan-critic", 120),), varied="mnist-gan-critic", supervised="mnist-lenet5", fitted=50, rank=16,
+        ranks=(4, 16), used=16, test=60, varied_fitted=30, varied_samples=16, few=50, samples=16,
     ),
     "cpu": Settings(),
-    "paper": Settings(fitted=50_000, varied_fitted=50_000, few=10_000, full=50_000, full_test=10_000),
+    "paper": Settings(
+        critics=(("cifar10-dcgan-critic", 50_000), ("cifar10-dcgan-critic-wide", 50_000)), fitted=50_000, used=512,
+        varied_fitted=50_000, few=10_000,
+    ),
 }  # fmt: skip
 SMALLER = (
-    "The basis is fitted on 2,000 of the 50,000 training images (no labels); all 50,000 are embedded and probed.",
-    "What is varied one at a time (score, moments, weights, directions) has rank 256, a basis from 1,000 images, "
-    "4,000 labels and 4,000 test images; the same embedding, unvaried, stands beside it at that size.",
-    "The full Fisher vector is probed with 3,000 labels and 2,000 test images, through its exact kernel; rank 256 and "
-    "the activations stand beside it at that size.",
+    "The basis is fitted on 2,000 of the 50,000 training images, without labels. The first critic then embeds all "
+    "50,000, the second (`-wide`, without a generator: its moments are over the data) 10,000; 256 components each.",
+    "Rank 512 and the full Fisher vector are probed with 2,000 labels and 2,000 test images, through the exact kernel "
+    "of these images; smaller ranks and the activations stand beside them at that size.",
+    "What is varied one at a time has rank 256, a basis from 1,000 images, moments over 2,048 generated images, 2,000 "
+    "labels and 2,000 test images; the same embedding, unvaried, stands first.",
     "The paper's critic is an SN-DCGAN trained for long; these two are small DCGANs that others trained. One network "
     "each: intervals are over test images.",
 )
@@ -65,16 +68,16 @@ SMALLER = (
 
 def fits(settings: Settings) -> Iterator[Fit]:
     """The bases, as they are fitted."""
-    for critic, rank in settings.critics:
-        fisher = Fisher(critic, rank, settings.fitted, samples=settings.samples)
-        yield Fit(f"{critic}, rank {rank}", fisher.model, few_inputs(fisher.network), settings.fitted, rank)
+    for critic, _ in settings.critics:
+        fisher = Fisher(critic, settings.rank, settings.fitted, samples=settings.samples)
+        yield Fit(f"{critic}, rank {fisher.rank}", fisher.model, few_inputs(fisher.network), fisher.fitted, fisher.rank)
 
 
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
     data = load_network(settings.varied).network.data
     train, test = (load(data, split) for split in ("train", "test"))
-    task = Task(ledger, settings, data, train.take(slice(settings.train)), test.take(slice(settings.test)))
-    rows = [row for critic, _ in settings.critics for row in task.compared(critic)]
+    task = Task(ledger, settings, data, train, test.take(slice(settings.test)))
+    rows = [row for critic, labels in settings.critics for row in task.compared(critic, labels)]
     for several in (task.in_full(), task.variations(), task.baselines()):
         rows += several
     _picture(rows, settings, pictures)
@@ -93,7 +96,7 @@ class Task:
 
     def fisher(self, critic: str) -> Fisher:
         s = self.settings
-        return Fisher(critic, dict(s.critics)[critic], s.fitted, self.data, s.samples)
+        return Fisher(critic, s.rank, s.fitted, self.data, s.samples, used=s.used)
 
     def pair(self, fisher: Fisher, labelled: int, tested: int) -> Pair:
         """Embeddings of the first training and the first test images."""
@@ -118,34 +121,42 @@ class Task:
             "features": result.features, "strength": result.strength, "converged": result.classifier.converged,
         }  # fmt: skip
 
-    def compared(self, critic: str) -> Iterator[Row]:
-        """The Fisher embedding against its rank, and the critic's activations; all training images."""
-        facts = dict(network=critic, labels=len(self.train), tested=len(self.test), role="all labels")
-        a, b = self.pair(self.fisher(critic), len(self.train), len(self.test))
+    def compared(self, critic: str, labels: int) -> Iterator[Row]:
+        """The Fisher embedding against its rank, and the critic's activations."""
+        facts = dict(network=critic, labels=labels, tested=len(self.test), role="the embedding and the activations")
+        a, b = self.pair(self.fisher(critic), labels, len(self.test))
         for k in (k for k in self.settings.ranks if k <= a.shape[1]):
             yield self.row(f"Fisher embedding, {k}", (a[:, :k], b[:, :k]), **facts)
-        network = load_network(critic)
-        seen = [activations(network, part.images) for part in (self.train, self.test)]
+        seen = self.activations(critic, labels, len(self.test))
         for name in seen[0]:
             yield self.row(f"activations: {name}", (seen[0][name], seen[1][name]), **facts)
 
+    def activations(self, critic: str, labels: int, tested: int) -> list[dict[str, np.ndarray]]:
+        parts = (self.train.take(slice(labels)), self.test.take(slice(tested)))
+        return [activations(load_network(critic), part.images) for part in parts]
+
     def baselines(self) -> Iterator[Row]:
         """Pixels, and a supervised network of the same images: its own accuracy, and a probe of its features."""
-        facts = dict(labels=len(self.train), tested=len(self.test), role="all labels")
-        flat = [part.images.reshape(len(part), -1) for part in (self.train, self.test)]
-        rank = min(self.settings.varied_rank, len(flat[0]) - 1)
+        n, m = dict(self.settings.critics)[self.settings.varied], len(self.test)
+        facts = dict(labels=n, tested=m, role="other features")
+        train = self.train.take(slice(n))
+        flat = [part.images.reshape(len(part), -1) for part in (train, self.test)]
+        rank = self.settings.used
         yield self.row(f"PCA of the pixels, {rank}", lambda: _principal(*flat, rank), network="-", **facts)
         name = self.settings.supervised
 
         def features() -> Pair:
             network = load_network(name)
-            a, b = (last_features(network, network.inputs(part.images)) for part in (self.train, self.test))
+            a, b = (last_features(network, network.inputs(part.images)) for part in (train, self.test))
             return a, b
 
-        yield self.row("last features of a supervised network", features, network=name, **facts)
+        few = self.settings.few
+        facts = dict(network=name, labels=few, tested=m, role="other features")
+        train = train.take(slice(few))
+        yield self.row("last features of a supervised network", features, **facts)
         found = self.ledger.once(f"{name}: itself", self._itself, self.settings, name)
         interval = Estimate(found["value"], found["low"], found["high"])
-        yield single("a supervised network itself", interval, metric="test accuracy", network=name, **facts)
+        yield single("a supervised network itself", interval, metric="test accuracy", **facts)
 
     def _itself(self, _: Settings, name: str) -> dict[str, float]:
         network = load_network(name)
@@ -153,29 +164,31 @@ class Task:
         return {"value": share.value, "low": share.low, "high": share.high}
 
     def in_full(self) -> Iterator[Row]:
-        """The full Fisher vector through its kernel; the same images' embeddings and activations beside it."""
-        critic, n, m = self.settings.varied, self.settings.full, self.settings.full_test
-        facts = dict(network=critic, labels=n, tested=m, role="full Fisher vector")
-        few, tested = self.train.take(slice(n)), self.test.take(slice(m))
+        """The full Fisher vector and its leading components through the exact kernel; activations beside it."""
+        critic, n = self.settings.varied, self.settings.few
+        facts = dict(network=critic, labels=n, tested=n, role="full Fisher vector")
 
         def full() -> Pair:
-            kernel = full_kernel(self.fisher(critic), self.ledger, self.train, few, tested)
+            parts = (part.take(slice(n)) for part in (self.train, self.test))
+            kernel = full_kernel(self.fisher(critic), self.ledger, self.train, *parts)
             a, b = kernel_features(kernel["train"], kernel["test"])
             return a, b
 
-        yield self.row("full Fisher vector", full, **facts)
-        a, b = self.pair(self.fisher(critic), len(self.train), len(self.test))
+        def leading(k: int) -> Pair:
+            a, b = full()
+            return a[:, :k], b[:, :k]
+
         for k in self.settings.ranks:
-            yield self.row(f"Fisher embedding, {k}", (a[:n, :k], b[:m, :k]), **facts)
-        network = load_network(critic)
-        seen = [activations(network, part.images) for part in (few, tested)]
+            yield self.row(f"Fisher embedding, {k}", lambda k=k: leading(k), **facts)
+        yield self.row("full Fisher vector", full, **facts)
+        seen = self.activations(critic, n, n)
         for name in ("all layers, means", "last layer, in full"):
             yield self.row(f"activations: {name}", (seen[0][name], seen[1][name]), **facts)
 
     def variations(self) -> Iterator[Row]:
         """One thing at a time is varied, at a smaller size; the embedding without any variation comes first."""
         s = self.settings
-        plain = Fisher(s.varied, s.varied_rank, s.varied_fitted, self.data, s.samples)
+        plain = Fisher(s.varied, s.used, s.varied_fitted, self.data, s.varied_samples, used=s.used)
         facts = dict(network=s.varied, labels=s.few, tested=s.few, role="one thing varied")
         varied = {
             "Fisher embedding": plain, "score after the sigmoid": replace(plain, sigmoid=True),
@@ -184,17 +197,12 @@ class Task:
             "random directions of the Fisher vector": replace(plain, state="projected"),
         }  # fmt: skip
         for name, fisher in varied.items():
-            yield self.row(f"{name}, {s.varied_rank}", lambda fisher=fisher: self.pair(fisher, s.few, s.few), **facts)
-        yield self.row(f"and mirror images as examples, {s.varied_rank}", lambda: self._mirrored(plain), **facts)
-        yield self.row(f"each component to variance one, {s.varied_rank}", lambda: self._whitened(plain), **facts)
-        network = load_network(s.varied)
-        seen = [
-            activations(network, part.images) for part in (self.train.take(slice(s.few)), self.test.take(slice(s.few)))
-        ]
-        name = "last layer, in full"
-        yield self.row(f"activations: {name}", (seen[0][name], seen[1][name]), **facts)
-        pair = lambda: _principal(seen[0][name], seen[1][name], s.varied_rank)  # noqa: E731
-        yield self.row(f"activations: {name}, PCA, {s.varied_rank}", pair, **facts)
+            yield self.row(f"{name}, {s.used}", lambda fisher=fisher: self.pair(fisher, s.few, s.few), **facts)
+        yield self.row(f"mean with the mirror image, {s.used}", lambda: self._mirrored(plain), **facts)
+        yield self.row(f"each component to variance one, {s.used}", lambda: self._whitened(plain), **facts)
+        seen, name = self.activations(s.varied, s.few, s.few), "last layer, in full"
+        pair = lambda: _principal(seen[0][name], seen[1][name], s.used)  # noqa: E731
+        yield self.row(f"activations: {name}, their PCA, {s.used}", pair, **facts)
 
     def _mirrored(self, fisher: Fisher) -> Pair:
         """The mean of an image's embedding and its mirror image's, both in training and in the test."""
@@ -221,13 +229,18 @@ def _picture(rows: list[Row], settings: Settings, pictures: Path) -> None:
     """Accuracy against k with its interval, and the best activations of the same critic as levels."""
     lines, levels = {}, {}
     for critic, _ in settings.critics:
-        mine = [row for row in rows if row["network"] == critic and row["role"] == "all labels"]
+        mine = [row for row in rows if row["network"] == critic and row["role"] == "the embedding and the activations"]
         by_rank = [row for row in mine if row["method"].startswith("Fisher")]
         half = [50 * (row["high"] - row["low"]) for row in by_rank]
-        lines[critic] = (settings.ranks[: len(by_rank)], [100 * row["value"] for row in by_rank], half)
+        lines[f"Fisher embedding ({critic})"] = (
+            settings.ranks[: len(by_rank)],
+            [100 * row["value"] for row in by_rank],
+            half,
+        )
         best = max((row for row in mine if row["method"].startswith("activations")), key=lambda row: row["value"])
         levels[f"{best['method']} ({critic})"] = 100 * best["value"]
-    title = f"Linear probes with all {settings.train:,} labels"
+    labels = " and ".join(f"{count:,}" for _, count in settings.critics)
+    title = f"Linear probes with {labels} labels"
     figures.curves(
         lines, pictures / "accuracy.png", title, "components k of the Fisher embedding", "test accuracy, %", levels,
         logarithmic=True,

@@ -59,8 +59,8 @@ class Settings:
 
 
 PRESETS = {
-    "smoke": Settings(own=(24, 40), critics=("mnist-gan-critic",), rows=24, samples=16, classifier_rows=24, learnt=200,
-                      epochs=1, ks=(1, 10), rank=10, seeds=1),
+    "smoke": Settings(own=(), critics=("mnist-gan-critic",), rows=24, samples=16, classifier_rows=0, ks=(1, 10),
+                      rank=10, seeds=1),
     "cpu": Settings(), "paper": Settings(rows=10_000, samples=4_096, classifier_rows=10_000, learnt=60_000, epochs=20),
 }  # fmt: skip
 SMALLER = (
@@ -95,7 +95,8 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
     found = list(_measured(ledger, settings))
     for condition in CONDITIONS:
         _picture([one for one in found if one.condition == condition], settings, pictures)
-    _picture([one for one in found if one.condition == "classifier"], settings, pictures)
+    if settings.classifier_rows:
+        _picture([one for one in found if one.condition == "classifier"], settings, pictures)
     return [line for one in found for line in _rows(one, settings)]
 
 
@@ -108,7 +109,7 @@ def _measured(ledger: Ledger, settings: Settings) -> Iterator[Measured]:
                 arguments = (_shares, settings, subject, rows, state, condition)
                 made = [ledger.arrays(f"{name}, {seed}", *arguments, seed) for seed in seeds]
                 yield Measured(subject.name, state, condition, rows, made)
-    for name in (LENET, DENSE):
+    for name in (LENET, DENSE) if settings.classifier_rows else ():
         both = [ledger.arrays(f"{name}, {seed}", _classifier, settings, name, seed) for seed in range(settings.seeds)]
         for state in ("trained", "untrained"):
             made = [{key: one[key] for key in one if key.startswith(state)} for one in both]
@@ -118,8 +119,9 @@ def _measured(ledger: Ledger, settings: Settings) -> Iterator[Measured]:
 
 def _subjects(settings: Settings) -> Iterator[tuple[Subject, int, tuple[str, ...]]]:
     """Critics with the rows of their kernels and the conditions; the largest kernels come last."""
-    own = Own(max(settings.samples, min(settings.own[-1], 4_096)))
-    yield own, settings.own[0], own.conditions
+    own = Own(max(settings.samples, min(max(settings.own, default=0), 4_096)))
+    for rows in settings.own[:1]:
+        yield own, rows, own.conditions
     for name in settings.critics:
         large = NETWORKS[name].data == "cifar10"
         other = Others(name, settings.samples)

@@ -27,9 +27,10 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Settings:
-    sets: tuple[tuple[str, int, int], ...] = (("cifar10", 50_000, 10_000), ("svhn", 20_000, 5_000))  # images
-    critics: tuple[tuple[str, int], ...] = (("cifar10-dcgan-critic", 512), ("cifar10-dcgan-critic-wide", 256))  # rank
-    rank: int = 256  # components that the classifier sees
+    sets: tuple[tuple[str, int, int], ...] = (("cifar10", 50_000, 10_000), ("svhn", 10_000, 5_000))  # images
+    critic: str = "cifar10-dcgan-critic"
+    rank: int = 512
+    used: int = 256  # components that the classifier sees
     fitted: int = 2_000
     samples: int = 4_096
     budgets: tuple[int, ...] = (500, 1_000, 2_000, 4_000)
@@ -38,14 +39,14 @@ class Settings:
 
 
 PRESETS = {
-    "smoke": Settings(sets=(("mnist", 200, 100),), critics=(("mnist-gan-critic", 16),), rank=16, fitted=60, samples=32,
+    "smoke": Settings(sets=(("mnist", 120, 60),), critic="mnist-gan-critic", rank=16, used=16, fitted=50, samples=16,
                       budgets=(20, 50), draws=2),
     "cpu": Settings(),
     "paper": Settings(sets=(("cifar10", 50_000, 10_000), ("svhn", 73_257, 26_032)), fitted=50_000),
 }  # fmt: skip
 SMALLER = (
     "The basis is fitted on 2,000 images without labels; all training images are embedded and can be drawn.",
-    "SVHN: the first 20,000 training and 5,000 test images, and a critic that was trained on CIFAR-10, not on it; its "
+    "SVHN: the first 10,000 training and 5,000 test images, and a critic that was trained on CIFAR-10, not on it; its "
     "basis is fitted on SVHN images.",
     "The paper compares with semi-supervised networks (MixMatch and others), which train on the images without labels; "
     "here are features of the same critics instead.",
@@ -55,9 +56,10 @@ SMALLER = (
 def fits(settings: Settings) -> Iterator[Fit]:
     """The bases, as they are fitted."""
     for data, *_ in settings.sets:
-        for critic, rank in settings.critics:
-            fisher = Fisher(critic, rank, settings.fitted, data, settings.samples)
-            yield Fit(f"{critic}, {data}", fisher.model, few_inputs(fisher.network, data), settings.fitted, rank)
+        fisher = _fisher(settings, data)
+        yield Fit(
+            f"{fisher.critic}, {data}", fisher.model, few_inputs(fisher.network, data), fisher.fitted, fisher.rank
+        )
 
 
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
@@ -77,26 +79,25 @@ def _sets(
 ) -> list[tuple[str, str, Callable[[], Pair]]]:
     """Method, network, and the features of all training and test images when they are asked for."""
     shared = Ledger("linear-probe", ledger.folder.parent, ledger.say)  # which embeds the same images
-    made: list[tuple[str, str, Callable[[], Pair]]] = []
-    for critic, rank in settings.critics if data != "svhn" else settings.critics[:1]:
-        rank = rank if data != "svhn" else settings.rank
-        fisher = Fisher(critic, rank, settings.fitted, data, settings.samples)
+    fisher = _fisher(settings, data)
 
-        def ours(fisher: Fisher = fisher) -> Pair:
-            a, b = (
-                embedded(fisher, shared, train, part.images, name) for name, part in (("train", train), ("test", test))
-            )
-            return a[:, : settings.rank], b[:, : settings.rank]
+    def ours() -> Pair:
+        a, b = (embedded(fisher, shared, train, part.images, name) for name, part in (("train", train), ("test", test)))
+        return a, b
 
-        def theirs(kind: str, critic: str = critic) -> Pair:
-            a, b = (activations(load_network(critic), part.images)[kind] for part in (train, test))
-            return a, b
+    def theirs(kind: str) -> Pair:
+        a, b = (activations(load_network(settings.critic), part.images)[kind] for part in (train, test))
+        return a, b
 
-        made.append((f"Fisher embedding, {settings.rank}", critic, ours))
-        for kind in ("all layers, means", "last layer, in full"):
-            made.append((f"activations: {kind}", critic, lambda kind=kind, theirs=theirs: theirs(kind)))
-    made.append((f"PCA of the pixels, {settings.rank}", "-", lambda: _principal(train, test, settings.rank)))
+    made: list[tuple[str, str, Callable[[], Pair]]] = [(f"Fisher embedding, {settings.used}", settings.critic, ours)]
+    for kind in ("all layers, means", "last layer, in full"):
+        made.append((f"activations: {kind}", settings.critic, lambda kind=kind: theirs(kind)))
+    made.append((f"PCA of the pixels, {settings.used}", "-", lambda: _principal(train, test, settings.used)))
     return made
+
+
+def _fisher(settings: Settings, data: str) -> Fisher:
+    return Fisher(settings.critic, settings.rank, settings.fitted, data, settings.samples, used=settings.used)
 
 
 def _principal(train: Split, test: Split, rank: int) -> Pair:
