@@ -107,7 +107,7 @@ class Task:
     def row(self, method: str, pair: Any, **facts: Any) -> Row:
         """A probe of the pair (or of the pair that is made when it is called), measured once; labels by its length."""
         labelled, tested = facts["labels"], facts["tested"]
-        name = f"{facts['network']}: {method}, {labelled} labels, {tested} tested"
+        name = f"{facts['role']}, {facts['network']}: {method}, {labelled} labels, {tested} tested"
         found = self.ledger.once(name, self._probe, self.settings, pair, labelled, tested)
         interval = Estimate(found["value"], found["low"], found["high"])
         kept = {key: found[key] for key in ("features", "strength", "converged")}

@@ -64,9 +64,9 @@ PRESETS = {
     "cpu": Settings(), "paper": Settings(rows=10_000, samples=4_096, classifier_rows=10_000, learnt=60_000, epochs=20),
 }  # fmt: skip
 SMALLER = (
-    "Our own critic of 16,871 parameters has N = 4,000 rows under all conditions and 10,000 under the first two. The "
-    "critics that others trained (134,721 to 692,065 parameters) have 1,000 rows, those of CIFAR-10 500, and moments "
-    "over 1,024 generated images; the classifiers 2,000 rows. Shares fall with N.",
+    "Our own critic of 16,871 parameters has N = 4,000 rows under all conditions, and 10,000 under the first two, with "
+    "one seed. The critics that others trained (134,721 to 692,065 parameters) have 1,000 rows, those of CIFAR-10 500, "
+    "and moments over 1,024 generated images; the classifiers have 2,000 rows. Shares fall with N.",
     "A trained critic is one network: its seeds are draws of the rows and of the generated images. Untrained ones have "
     "a seed of their own each, and so do LeNet-5 and the dense network. Generated rows and the sigmoid have one seed "
     "for the critics that others trained.",
@@ -103,7 +103,8 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
 def _measured(ledger: Ledger, settings: Settings) -> Iterator[Measured]:
     for subject, rows, conditions in _subjects(settings):
         for condition in conditions:
-            seeds = range(settings.seeds if condition in MAIN or subject.name == OWN else 1)
+            several = rows == settings.own[0] if subject.name == OWN else condition in MAIN
+            seeds = range(settings.seeds if several else 1)
             for state in ("trained", "untrained"):
                 name = f"{subject.name}, {rows} rows, {state}, {condition}"
                 arguments = (_shares, settings, subject, rows, state, condition)
