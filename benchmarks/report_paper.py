@@ -18,6 +18,8 @@ def about(results: dict) -> list[str]:
     """The command, the versions, and what is smaller than in the paper."""
     versions = ", ".join(f"{name} {results['versions'][name]}" for name in ("nfk", "jax", "torch"))
     lines = [f"`{results['command']}` writes `results/{results['experiment']}.json`; here with {versions}.", ""]
+    if results.get("unfinished"):
+        lines += ["**Unfinished**: the run was stopped before its last rows; the same command goes on from there.", ""]
     lines += [f"- {sentence}" for sentence in results["smaller"]]
     return [*lines, ""]
 

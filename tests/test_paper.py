@@ -82,3 +82,19 @@ def test_shares_are_those_of_the_dense_kernel():
     np.testing.assert_allclose(found["shift in, squares"], np.cumsum(values[:5] ** 2) / np.sum(values**2), rtol=1e-4)
     assert abs(found["shift"]) < 1e-5  # the mean is that of the rows
     np.testing.assert_allclose(found["shift out, variance"], found["shift in, variance"], rtol=1e-4)
+
+
+def test_ctrl_c_writes_the_rows_so_far_and_says_that_there_are_more(tmp_path, monkeypatch, capsys):
+    from reproduction.paper import pretrained
+
+    def run(*_):
+        yield {"method": "a", "metric": "m"}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrained, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment("pretrained", "smoke", tmp_path, tmp_path)
+    found = json.loads((tmp_path / "smoke" / "pretrained.json").read_text())
+    assert found["unfinished"]
+    assert found["rows"] == [{"method": "a", "metric": "m"}]
+    assert "has 1 rows, and the same command goes on" in " ".join(capsys.readouterr().out.split())

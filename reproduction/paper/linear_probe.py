@@ -25,11 +25,13 @@ from reproduction.pretrained.measuring import last_features
 from reproduction.tasks.ledger import Ledger, Row
 
 Pair = tuple[np.ndarray, np.ndarray]
+COMPARED = "the embedding and the activations"
 
 
 @dataclass(frozen=True)
 class Settings:
-    critics: tuple[tuple[str, int], ...] = (("cifar10-dcgan-critic", 50_000), ("cifar10-dcgan-critic-wide", 10_000))
+    critics: tuple[tuple[str, int], ...] = (("cifar10-dcgan-critic", 10_000), ("cifar10-dcgan-critic-wide", 10_000))
+    all_labels: int = 50_000  # of the first critic, in the end
     varied: str = "cifar10-dcgan-critic"  # of which everything else is varied
     supervised: str = "cifar10-wrn-16-2-a"
     fitted: int = 2_000  # images, without labels, that the basis is fitted on
@@ -45,18 +47,18 @@ class Settings:
 
 PRESETS = {
     "smoke": Settings(
-        critics=(("mnist-gan-critic", 120),), varied="mnist-gan-critic", supervised="mnist-lenet5", fitted=50, rank=16,
-        ranks=(4, 16), used=16, test=60, varied_fitted=30, varied_samples=16, few=50, samples=16,
+        critics=(("mnist-gan-critic", 80),), all_labels=120, varied="mnist-gan-critic", supervised="mnist-lenet5",
+        fitted=50, rank=16, ranks=(4, 16), used=16, test=60, varied_fitted=30, varied_samples=16, few=50, samples=16,
     ),
     "cpu": Settings(),
     "paper": Settings(
-        critics=(("cifar10-dcgan-critic", 50_000), ("cifar10-dcgan-critic-wide", 50_000)), fitted=50_000, used=512,
+        critics=(("cifar10-dcgan-critic", 10_000), ("cifar10-dcgan-critic-wide", 50_000)), fitted=50_000, used=512,
         varied_fitted=50_000, few=10_000,
     ),
 }  # fmt: skip
 SMALLER = (
-    "The basis is fitted on 2,000 of the 50,000 training images, without labels. The first critic then embeds all "
-    "50,000, the second (`-wide`, without a generator: its moments are over the data) 10,000; 256 components each.",
+    "The basis is fitted on 2,000 of the 50,000 training images, without labels. The first critic then embeds 10,000 "
+    "and all 50,000, the second (`-wide`, without a generator: its moments are over the data) 10,000; 256 components.",
     "Rank 512 and the full Fisher vector are probed with 2,000 labels and 2,000 test images, through the exact kernel "
     "of these images; smaller ranks and the activations stand beside them at that size.",
     "What is varied one at a time has rank 256, a basis from 1,000 images, moments over 2,048 generated images, 2,000 "
@@ -73,15 +75,22 @@ def fits(settings: Settings) -> Iterator[Fit]:
         yield Fit(f"{critic}, rank {fisher.rank}", fisher.model, few_inputs(fisher.network), fisher.fitted, fisher.rank)
 
 
-def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
+def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
+    """What is dear comes last."""
     data = load_network(settings.varied).network.data
     train, test = (load(data, split) for split in ("train", "test"))
     task = Task(ledger, settings, data, train, test.take(slice(settings.test)))
-    rows = [row for critic, labels in settings.critics for row in task.compared(critic, labels)]
-    for several in (task.in_full(), task.variations(), task.baselines()):
-        rows += several
-    _picture(rows, settings, pictures)
-    return rows
+    (first, labels), *others = settings.critics
+    rows = []
+    for several in (task.compared(first, labels), task.in_full(), task.variations(), task.baselines()):
+        for row in several:
+            rows.append(row)
+            yield row
+    for critic, labels in (*others, (first, settings.all_labels)):
+        for row in task.compared(critic, labels):
+            rows.append(row)
+            yield row
+    _picture(rows, pictures)
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,8 @@ class Task:
 
     def fisher(self, critic: str) -> Fisher:
         s = self.settings
-        return Fisher(critic, s.rank, s.fitted, self.data, s.samples, used=s.used)
+        rank = s.rank if critic == s.varied else s.used
+        return Fisher(critic, rank, s.fitted, self.data, s.samples, used=s.used)
 
     def pair(self, fisher: Fisher, labelled: int, tested: int) -> Pair:
         """Embeddings of the first training and the first test images."""
@@ -123,7 +133,7 @@ class Task:
 
     def compared(self, critic: str, labels: int) -> Iterator[Row]:
         """The Fisher embedding against its rank, and the critic's activations."""
-        facts = dict(network=critic, labels=labels, tested=len(self.test), role="the embedding and the activations")
+        facts = dict(network=critic, labels=labels, tested=len(self.test), role=COMPARED)
         a, b = self.pair(self.fisher(critic), labels, len(self.test))
         for k in (k for k in self.settings.ranks if k <= a.shape[1]):
             yield self.row(f"Fisher embedding, {k}", (a[:, :k], b[:, :k]), **facts)
@@ -137,7 +147,7 @@ class Task:
 
     def baselines(self) -> Iterator[Row]:
         """Pixels, and a supervised network of the same images: its own accuracy, and a probe of its features."""
-        n, m = dict(self.settings.critics)[self.settings.varied], len(self.test)
+        n, m = self.settings.critics[0][1], len(self.test)
         facts = dict(labels=n, tested=m, role="other features")
         train = self.train.take(slice(n))
         flat = [part.images.reshape(len(part), -1) for part in (train, self.test)]
@@ -225,23 +235,20 @@ def _principal(a: np.ndarray, b: np.ndarray, rank: int) -> Pair:
     return fitted.transform(a), fitted.transform(b)
 
 
-def _picture(rows: list[Row], settings: Settings, pictures: Path) -> None:
-    """Accuracy against k with its interval, and the best activations of the same critic as levels."""
+def _picture(rows: list[Row], pictures: Path) -> None:
+    """Accuracy against k with its interval, and the best activations with as many labels as levels."""
     lines, levels = {}, {}
-    for critic, _ in settings.critics:
-        mine = [row for row in rows if row["network"] == critic and row["role"] == "the embedding and the activations"]
-        by_rank = [row for row in mine if row["method"].startswith("Fisher")]
-        half = [50 * (row["high"] - row["low"]) for row in by_rank]
-        lines[f"Fisher embedding ({critic})"] = (
-            settings.ranks[: len(by_rank)],
-            [100 * row["value"] for row in by_rank],
-            half,
-        )
+    several = [row for row in rows if row["role"] == COMPARED]
+    for critic, labels in dict.fromkeys((row["network"], row["labels"]) for row in several):
+        mine = [row for row in several if (row["network"], row["labels"]) == (critic, labels)]
+        ours = [row for row in mine if row["method"].startswith("Fisher")]
+        name = f"{critic.removeprefix('cifar10-')}, {labels:,} labels"
+        half = [50 * (row["high"] - row["low"]) for row in ours]
+        ranks = [int(row["method"].split(", ")[1]) for row in ours]
+        lines[f"Fisher embedding ({name})"] = (ranks, [100 * row["value"] for row in ours], half)
         best = max((row for row in mine if row["method"].startswith("activations")), key=lambda row: row["value"])
-        levels[f"{best['method']} ({critic})"] = 100 * best["value"]
-    labels = " and ".join(f"{count:,}" for _, count in settings.critics)
-    title = f"Linear probes with {labels} labels"
+        levels[f"{best['method']} ({name})"] = 100 * best["value"]
     figures.curves(
-        lines, pictures / "accuracy.png", title, "components k of the Fisher embedding", "test accuracy, %", levels,
-        logarithmic=True,
+        lines, pictures / "accuracy.png", "Linear probes of critics that others trained",
+        "components k of the Fisher embedding", "test accuracy, %", levels, logarithmic=True,
     )  # fmt: skip

@@ -8,7 +8,7 @@ or of the squared eigenvalues). Then convolutional against dense, and classifier
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -91,17 +91,27 @@ def fits(settings: Settings) -> Iterator[Fit]:
         yield Fit(name, model, X, settings.rows, settings.rank)
 
 
-def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
-    found = list(_measured(ledger, settings))
+def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
+    found = []
+    for one in _measured(ledger, settings):
+        found.append(one)
+        yield from _rows(one, settings)
     for condition in CONDITIONS:
         _picture([one for one in found if one.condition == condition], settings, pictures)
     if settings.classifier_rows:
         _picture([one for one in found if one.condition == "classifier"], settings, pictures)
-    return [line for one in found for line in _rows(one, settings)]
 
 
 def _measured(ledger: Ledger, settings: Settings) -> Iterator[Measured]:
-    for subject, rows, conditions in _subjects(settings):
+    yield from _critics(ledger, settings, _subjects(settings))
+    yield from _classifiers(ledger, settings)
+    yield from _critics(ledger, settings, [(_own(settings), rows, MAIN) for rows in settings.own[1:]])
+
+
+def _critics(
+    ledger: Ledger, settings: Settings, several: Iterable[tuple[Subject, int, tuple[str, ...]]]
+) -> Iterator[Measured]:
+    for subject, rows, conditions in several:
         for condition in conditions:
             several = rows == settings.own[0] if subject.name == OWN else condition in MAIN
             seeds = range(settings.seeds if several else 1)
@@ -110,6 +120,9 @@ def _measured(ledger: Ledger, settings: Settings) -> Iterator[Measured]:
                 arguments = (_shares, settings, subject, rows, state, condition)
                 made = [ledger.arrays(f"{name}, {seed}", *arguments, seed) for seed in seeds]
                 yield Measured(subject.name, state, condition, rows, made)
+
+
+def _classifiers(ledger: Ledger, settings: Settings) -> Iterator[Measured]:
     for name in (LENET, DENSE) if settings.classifier_rows else ():
         both = [ledger.arrays(f"{name}, {seed}", _classifier, settings, name, seed) for seed in range(settings.seeds)]
         for state in ("trained", "untrained"):
@@ -118,17 +131,19 @@ def _measured(ledger: Ledger, settings: Settings) -> Iterator[Measured]:
             yield Measured(name, state, "classifier", settings.classifier_rows, several)
 
 
+def _own(settings: Settings) -> Own:
+    return Own(max(settings.samples, min(max(settings.own, default=0), 4_096)))
+
+
 def _subjects(settings: Settings) -> Iterator[tuple[Subject, int, tuple[str, ...]]]:
-    """Critics with the rows of their kernels and the conditions; the largest kernels come last."""
-    own = Own(max(settings.samples, min(max(settings.own, default=0), 4_096)))
+    """Critics with the rows of their kernels and the conditions."""
+    own = _own(settings)
     for rows in settings.own[:1]:
         yield own, rows, own.conditions
     for name in settings.critics:
         large = NETWORKS[name].data == "cifar10"
         other = Others(name, settings.samples)
         yield other, settings.rows // 2 if large else settings.rows, other.conditions
-    for rows in settings.own[1:]:
-        yield own, rows, MAIN
 
 
 class Subject(Protocol):

@@ -40,8 +40,7 @@ def fits(settings: Settings) -> Iterator[Fit]:
     yield Fit(network.name, network.model(), few, 10_000, 128)
 
 
-def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
-    rows = []
+def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
     for name in settings.networks:
         network, origin = NETWORKS[name], ORIGINS[name]
         facts = {
@@ -51,11 +50,10 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
         known = {one.figure: one for one in KNOWN.get(name, ())}
         for figure, (value, low, high) in ledger.once(name, _measure, settings, name).items():
             told = {"known": known[figure].value, "images": known[figure].images} if figure in known else {}
-            rows.append(single(name, Estimate(value, low, high), metric=figure, **facts, **told))
+            yield single(name, Estimate(value, low, high), metric=figure, **facts, **told)
         if network.kind == "generator":
             samples = network.pixels.images(load(name).sample(settings.seed, settings.shown))
             figures.grid(samples, pictures / f"{name}.png", f"samples: {name}")
-    return rows
 
 
 def _measure(settings: Settings, name: str) -> dict[str, Any]:

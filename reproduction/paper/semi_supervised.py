@@ -62,16 +62,14 @@ def fits(settings: Settings) -> Iterator[Fit]:
         )
 
 
-def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
-    rows = []
+def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
     for data, *counts in settings.sets:
         splits = [load(data, split).take(slice(count)) for split, count in zip(("train", "test"), counts, strict=True)]
         made = []
         for method, network, features in _sets(ledger, settings, data, *splits):
             made += _rows(ledger, settings, data, method, network, features, *splits)
+            yield from made[-len(settings.budgets) :]
         _picture(made, settings, data, pictures)
-        rows += made
-    return rows
 
 
 def _sets(
@@ -97,7 +95,8 @@ def _sets(
 
 
 def _fisher(settings: Settings, data: str) -> Fisher:
-    return Fisher(settings.critic, settings.rank, settings.fitted, data, settings.samples, used=settings.used)
+    rank = settings.used if data == "svhn" else settings.rank
+    return Fisher(settings.critic, rank, settings.fitted, data, settings.samples, used=settings.used)
 
 
 def _principal(train: Split, test: Split, rank: int) -> Pair:
