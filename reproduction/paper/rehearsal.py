@@ -11,7 +11,7 @@ import numpy as np
 import nfk
 from nfk.tasks import kernel_spectrum
 
-FEW = 24
+FEW, MEMORY = 24, "64GB"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def rehearsed(name: str, preset: str, say: Callable[[str], None]) -> int:
     several = list(module.fits(module.PRESETS[preset]))
     for fit in several:
         everything = np.broadcast_to(fit.few[:1], (fit.count, *fit.few.shape[1:]))  # no memory: a plan asks for shapes
-        say(f"{fit.name}\n{nfk.plan(fit.model, everything, min(fit.rank, fit.count))}")
+        say(f"{fit.name}\n{nfk.plan(fit.model, everything, fit.rank, memory=MEMORY)}")
         embedding = nfk.fit(fit.model, fit.few[:FEW], 4)
         share = kernel_spectrum(embedding.gram(fit.few[:FEW]), 4).share(4)
         say(

@@ -27,7 +27,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Settings:
-    sets: tuple[tuple[str, int, int], ...] = (("cifar10", 50_000, 10_000), ("svhn", 10_000, 5_000))  # images
+    sets: tuple[tuple[str, int, int], ...] = (("cifar10", 10_000, 10_000), ("svhn", 5_000, 2_000))  # images
     critic: str = "cifar10-dcgan-critic"
     rank: int = 512
     used: int = 256  # components that the classifier sees
@@ -45,11 +45,11 @@ PRESETS = {
     "paper": Settings(sets=(("cifar10", 50_000, 10_000), ("svhn", 73_257, 26_032)), fitted=50_000),
 }  # fmt: skip
 SMALLER = (
-    "The basis is fitted on 2,000 images without labels; all training images are embedded and can be drawn.",
-    "SVHN: the first 10,000 training and 5,000 test images, and a critic that was trained on CIFAR-10, not on it; its "
-    "basis is fitted on SVHN images.",
+    "The basis is fitted on 2,000 images without labels (CIFAR-10) or 1,000 (SVHN). Labels are drawn among the first "
+    "10,000 training images of CIFAR-10 and the first 5,000 of SVHN; 10,000 and 2,000 test images.",
+    "SVHN has a critic that was trained on CIFAR-10, not on SVHN; its basis is fitted on SVHN images.",
     "The paper compares with semi-supervised networks (MixMatch and others), which train on the images without labels; "
-    "here are features of the same critics instead.",
+    "here are features of the same critic instead.",
 )
 
 
@@ -95,8 +95,9 @@ def _sets(
 
 
 def _fisher(settings: Settings, data: str) -> Fisher:
-    rank = settings.used if data == "svhn" else settings.rank
-    return Fisher(settings.critic, rank, settings.fitted, data, settings.samples, used=settings.used)
+    if data == "svhn":  # another basis, with what is needed alone
+        return Fisher(settings.critic, settings.used, settings.fitted // 2, data, settings.samples, used=settings.used)
+    return Fisher(settings.critic, settings.rank, settings.fitted, data, settings.samples, used=settings.used)
 
 
 def _principal(train: Split, test: Split, rank: int) -> Pair:
