@@ -27,7 +27,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Settings:
-    sets: tuple[tuple[str, int, int], ...] = (("cifar10", 10_000, 10_000), ("svhn", 5_000, 2_000))  # images
+    sets: tuple[tuple[str, int, int], ...] = (("cifar10", 10_000, 10_000), ("svhn", 7_000, 2_000))  # images
     critic: str = "cifar10-dcgan-critic"
     rank: int = 512
     used: int = 256  # components that the classifier sees
@@ -46,7 +46,7 @@ PRESETS = {
 }  # fmt: skip
 SMALLER = (
     "The basis is fitted on 2,000 images without labels (CIFAR-10) or 1,000 (SVHN). Labels are drawn among the first "
-    "10,000 training images of CIFAR-10 and the first 5,000 of SVHN; 10,000 and 2,000 test images.",
+    "10,000 training images of CIFAR-10 and the first 7,000 of SVHN; 10,000 and 2,000 test images.",
     "SVHN has a critic that was trained on CIFAR-10, not on SVHN; its basis is fitted on SVHN images.",
     "The paper compares with semi-supervised networks (MixMatch and others), which train on the images without labels; "
     "here are features of the same critic instead.",
