@@ -8,8 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import scale_tables
+from benchmarks.first_minutes.page import transcript
 from benchmarks.history import table as history
+from benchmarks.minilm_table import table as minilm
 from benchmarks.peers import tables as peers
+from benchmarks.report_findings import FINDINGS
+from benchmarks.report_page import table as report_page
 from benchmarks.report_paper import PAPER
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
@@ -179,11 +184,18 @@ TABLES = (
     ("docs/results.md", "core", core), ("docs/results.md", "families", summary), ("docs/results.md", "tasks", tasks),
     ("docs/families.md", "families", families),
     ("docs/bridges.md", "bridges", bridges),
+    ("docs/howto/language-model.md", "minilm", minilm),
     ("docs/architecture.md", "code", code),
     ("docs/scale.md", "kills", kills),
+    ("docs/scale.md", "scale_data:memory", scale_tables.memory),
+    ("docs/scale.md", "scale_data:disk", scale_tables.disk),
+    ("docs/scale.md", "large_basis", scale_tables.large), ("docs/scale.md", "scale_examples", scale_tables.examples),
+    ("docs/first-ten-minutes.md", "first_minutes", transcript),
+    ("docs/report.md", "report_page", report_page),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
     *(("docs/results.md", f"tasks/{name}", table) for name, table in TASKS.items()),
     *(("docs/results.md", name, table) for name, table in PAPER.items()),
+    *(("docs/findings.md", name, table) for name, table in FINDINGS.items()),
 )  # fmt: skip
 
 PLACES = {"history": "benchmarks/history", "peers-summary": "results/peers"}  # where it is not results/NAME

@@ -27,25 +27,7 @@ from nfk.report.gallery import gallery_of
 
 REPEATS = 5
 RANK = 64
-WORDS = [
-    "a",
-    "film",
-    "moves",
-    "through",
-    "rain",
-    "and",
-    "cheap",
-    "motels",
-    "until",
-    "someone",
-    "laughs",
-    "at",
-    "the",
-    "old",
-    "joke",
-    "about",
-    "whales",
-]
+SENTENCE = "a film moves through rain and cheap motels until someone laughs at the old joke about whales"
 
 OPENING = """
 const paint = performance.getEntriesByName('first-contentful-paint')[0];
@@ -92,7 +74,9 @@ def measure(browser: Browser, folder: Path, examples: int) -> dict[str, Any]:
             "seconds_writing": round(seconds, 2), "megabytes": round(page.stat().st_size / 1e6, 2),
             **opening(browser, page),
         }  # fmt: skip
-    machine = {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "python": platform.python_version()}
+    machine = {
+        "cores": len(os.sched_getaffinity(0)), "load": round(os.getloadavg()[0], 1), "python": platform.python_version()
+    }  # fmt: skip
     version = browser.driver.capabilities["browserVersion"]
     return {"examples": examples, "repeats": REPEATS, "browser": version, "machine": machine, "pages": rows}
 
@@ -122,6 +106,26 @@ def opening(browser: Browser, page: Path) -> dict[str, float]:
     }  # fmt: skip
 
 
+def table(results: dict[str, Any]) -> str:
+    """results/report_page.json for docs/report.md."""
+    cores, browser = results["machine"]["cores"], results["browser"].split(".")[0]
+    lines = [
+        f"Pages with {results['examples']:,} examples in headless Chromium {browser}, {cores} "
+        f"core{'s' if cores > 1 else ''} of a CPU, median of",
+        f"{results['repeats']}. `python -m benchmarks.report_page` writes `results/report_page.json`.",
+        "",
+        "| page | MB | seconds until the first paint | until all is drawn | at the worst | seconds to write it |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in results["pages"].items():
+        lines.append(
+            f"| {name} | {row['megabytes']:.1f} | {row['seconds_until_first_paint']:.2f} | "
+            f"{row['seconds_until_drawn']:.2f} | {row['worst_seconds_until_drawn']:.2f} | "
+            f"{row['seconds_writing']:.0f} |"
+        )
+    return "\n".join([*lines, ""])
+
+
 def pages(examples: int) -> dict[str, list[Content]]:
     """Embeddings with ten groups, and examples of every kind: the digits are real, and shifted to make more of them."""
     rng = np.random.default_rng(0)
@@ -133,7 +137,7 @@ def pages(examples: int) -> dict[str, list[Content]]:
     colour = np.clip(
         images[:, :, :, :1] * rng.random((examples, 1, 1, 3)) + 0.1 * rng.random((examples, 28, 28, 3)), 0, 1
     )
-    texts = [" ".join(rng.choice(WORDS, 40)) for _ in range(examples)]
+    texts = [" ".join(rng.choice(SENTENCE.split(), 40)) for _ in range(examples)]
     series = np.cumsum(rng.standard_normal((examples, 100)), axis=1)
     return {
         "digits": [_content("digits", images, labels, 0)],

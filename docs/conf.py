@@ -15,6 +15,10 @@ html_theme = "furo"
 html_title = "nfk"
 html_copy_source = False
 html_show_copyright = False
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#1a5fb4", "color-brand-content": "#1a5fb4"},
+    "dark_css_variables": {"color-brand-primary": "#82b6ff", "color-brand-content": "#82b6ff"},
+}
 
 myst_enable_extensions = ["html_image"]
 myst_heading_anchors = 3
@@ -33,6 +37,8 @@ SECTION = re.compile(r"(Args|Returns|Raises):$")
 
 def as_text(app: object, what: str, name: str, item: object, options: object, lines: list[str]) -> None:
     """Docstrings are plain text with `code`: equations in them are no markup, and indented ones stand as they are."""
+    if what in ("property", "attribute") and lines:
+        lines[0] = lines[0].replace(": ", "; ", 1)  # before a colon napoleon expects a type
     result, section, before = [], False, ""
     for line in lines:
         indented = line.startswith("    ")

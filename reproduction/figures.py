@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from nfk.demo.figures import leading_images, spectrum
 from nfk.figures import ACCENT, INK, QUIET
 
-__all__ = ["bars", "curves", "grid", "layers", "leading_images", "spectra", "spectrum", "strips"]
+__all__ = ["bars", "curves", "grid", "heat", "layers", "leading_images", "spectra", "spectrum", "strips"]
 COLORS = (INK, ACCENT, "#2a9d8f", "#e9a23b", QUIET, "#6d597a", "#457b9d", "#9c6644")
 
 
@@ -135,4 +135,23 @@ def strips(rows: dict[str, np.ndarray], path: Path, title: str) -> Path:
         axis.set_ylabel("\n".join(textwrap.wrap(name, 24)), rotation=0, ha="right", va="center", fontsize=8)
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=130)
+    return path
+
+
+def heat(lines: dict[str, list[float]], columns: list[str], path: Path, title: str) -> Path:
+    """A table of numbers with shades: a line for each name, a column for each variant."""
+    values = np.array(list(lines.values()))
+    figure = Figure(figsize=(2.6 + 0.85 * len(columns), 1.6 + 0.32 * len(lines)), layout="constrained")
+    axis = figure.subplots()
+    axis.imshow(values, cmap="YlGnBu", aspect="auto")
+    middle = (values.max() + values.min()) / 2
+    for (line, column), value in np.ndenumerate(values):
+        color = "white" if value > middle else INK
+        axis.text(column, line, f"{value:.1f}", ha="center", va="center", fontsize=8, color=color)
+    axis.set_xticks(range(len(columns)), ["\n".join(textwrap.wrap(name, 14)) for name in columns], fontsize=7)
+    axis.set_yticks(range(len(lines)), list(lines), fontsize=8)
+    axis.spines[:].set_visible(False)
+    axis.tick_params(length=0)
+    axis.set_title(title, fontsize=10)
+    figure.savefig(path, dpi=150)
     return path

@@ -29,6 +29,7 @@ class Peak:
     def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
+        self.most = max(self.most, resident())  # on a busy machine the watcher may have had no turn
 
     @property
     def grown(self) -> int:

@@ -5,12 +5,12 @@ import signal
 from collections.abc import Iterator
 
 # Before jax and numpy start. Four simulated devices, as a laptop with accelerators would have. Most of a test's time is
-# compilation, and most of that LLVM's optimisation of code that runs once: it is left out, XLA's own passes are not.
+# compilation, and most of that code generation for what runs once: it is as plain as can be, XLA's own passes are not.
 # `XLA_FLAGS=--xla_force_host_platform_device_count=4 make test` is a run with all of them.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0 "
-    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
 )
 # One thread of BLAS for each worker: with as many as there are cores, the workers' threads wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

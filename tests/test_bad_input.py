@@ -399,7 +399,7 @@ def test_a_source_may_use_its_memory_again(model):
 
 
 def test_a_save_that_fails_returns_the_embedding(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "save_file", lambda *a: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(store.tensors, "write", lambda *a: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.warns(UserWarning, match="failed: disk full; the embedding is returned all the same"):
         embedding = nfk.fit(model, X, 3, save=tmp_path / "run")
     assert embedding.rank == 3

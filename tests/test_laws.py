@@ -15,7 +15,7 @@ from nfk.operator.products import ProductOperator
 from nfk.operator.stream import GradientStream
 from nfk.planning import Options
 from nfk.progress import Reporter
-from nfk.spaces import HOST, Device
+from nfk.spaces import HOST, Device, Scratch, Shelf
 from nfk.stream import Examples
 
 # Laws whose cause is not in the precision are tested in one: the other would double the time and find nothing new.
@@ -27,6 +27,13 @@ def gradients(case, space=HOST, *, keep=False, batching="vmap", microbatch=7, ch
     stream = case.stream(microbatch, space, batching)
     kept = space.store(stream.rows, stream.layout) if keep else None
     return GradientOperator(stream, case.moments, chunk, kept)
+
+
+def on_a_shelf(case):
+    """Rows from the disk, a chunk at a time; the kernel from tiles of them."""
+    stream = case.stream()
+    shelf = Shelf(Scratch.of(None), stream.rows, stream.layout)
+    return GradientOperator(stream, case.moments, 14, tile=21, shelf=shelf)
 
 
 def products(case, space=HOST):
@@ -43,6 +50,7 @@ ENGINES = {
     "gradients unrolled": lambda case: gradients(case, batching="unrolled"),
     "gradients by patches": lambda case: gradients(case, batching="patches"),
     "gradients kept": lambda case: gradients(case, keep=True),
+    "gradients kept on disk": on_a_shelf,
     "gradients on a device": lambda case: gradients(case, third()),
     "gradients kept on a device": lambda case: gradients(case, third(), keep=True),
     "products": products,

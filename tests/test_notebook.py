@@ -106,7 +106,11 @@ def test_figures_draw_on_the_axes_they_are_given(fitted):
     np.testing.assert_allclose(drawn, np.concatenate([expected[labels == label] for label in range(3)]))
 
     images = np.arange(60.0)[:, None, None] * np.ones((4, 4)) / 60
-    grid = figures.leading_images(embedding.training, images, 2, 3, figure_module.Figure().subplots(2, 7))
+    figure = figure_module.Figure(figsize=(7, 2), layout="constrained")
+    grid = figures.leading_images(embedding.training, images, 2, 3, figure.subplots(2, 7))
+    figure.draw_without_rendering()
+    lefts = [axis.get_position().x0 for axis in grid[0]]
+    np.testing.assert_allclose(np.diff(lefts), lefts[1] - lefts[0], rtol=1e-3)  # no image stands apart
     order = np.argsort(embedding.training[:, 1])
     shown = [axis.images[0].get_array()[0, 0] for axis in grid[1] if axis.images]
     np.testing.assert_allclose(shown, images[[*order[::-1][:3], *order[:3]], 0, 0])

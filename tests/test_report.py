@@ -6,6 +6,8 @@ import base64
 import io
 import json
 import re
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from registry import mlp, mlp_params
 pytest.importorskip("jinja2", reason="the report; pip install 'nfk[report]' to run its tests")
 
 import nfk
-from nfk.report import Content, analysis, report, write_page, write_report
+from nfk.report import Content, analysis, page, report, write_page, write_report
 from nfk.report.gallery import gallery_of
 from nfk.report.page import json_for_html
 from nfk.runs import Spec, write_run
@@ -220,3 +222,42 @@ def test_the_classifier_gets_better_with_components_that_tell_the_classes():
     assert curve[3][1] > 0.95
     assert all(low <= value <= high for _, value, low, high in curve)
     assert analysis.probe_curve(plain(rows), np.arange(600)) == []
+
+
+def test_of_many_layers_those_that_begin_alike_are_one():
+    names = [f"encoder/layer/{block}/{part}/{kind}" for block in range(6) for part in "abcdef" for kind in ("w", "b")]
+    shares = np.random.default_rng(0).dirichlet(np.ones(len(names)), 3).T
+    rows = np.random.default_rng(1).standard_normal((20, 3)).astype(np.float32)
+    found = dict(page._layers(plain(rows, layers=dict(zip(names, shares, strict=True)))))
+    assert list(found) == [f"encoder/layer/{block}" for block in range(6)]
+    np.testing.assert_allclose(list(found.values()), shares.reshape(6, 12, 3).sum(axis=1))
+
+
+def test_how_unusual_an_example_is_stands_under_it(tmp_path):
+    rows = np.random.default_rng(2).standard_normal((30, 3)).astype(np.float32)
+    outside = np.linspace(0, 0.5, 30)
+    text = write_page([plain(rows, outside=outside, labels=np.arange(30) % 2)], tmp_path / "r.html").read_text("utf-8")
+    unusual = text[text.index('id="unusual"') :]
+    assert unusual.index("1 · 50.0\u00a0%") < unusual.index("0 · 48.3\u00a0%")
+
+
+def test_umap_is_the_first_map_where_it_is_installed_and_its_failure_a_warning(monkeypatch):
+    """By a stand-in: it is asked with cosine distances and a seed."""
+    asked = []
+
+    class Umap:
+        def __init__(self, **options):
+            asked.append(options)
+
+        def fit_transform(self, features):
+            return features[:, :2]
+
+    features = np.random.default_rng(0).standard_normal((30, 4))
+    monkeypatch.setattr(analysis, "version", lambda name: "0.5")
+    monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=Umap))
+    first, second = analysis.maps_of(features)
+    assert (first.name, second.name, asked) == ("UMAP", "PCA", [{"metric": "cosine", "random_state": 0}])
+    np.testing.assert_array_equal(first.positions, features[:, :2])
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.warns(UserWarning, match="umap-learn is installed but cannot be imported"):
+        assert [found.name for found in analysis.maps_of(features)] == ["PCA"]

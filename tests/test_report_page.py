@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,13 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),
     pytest.mark.skipif(chromium() is None, reason="no Chromium here: apt-get install chromium chromium-driver"),
 ]
+
+
+def test_the_page_was_measured_to_open_in_under_two_seconds():
+    results = json.loads((Path(__file__).parents[1] / "results" / "report_page.json").read_text())
+    assert results["examples"] == 10_000
+    assert max(page["worst_seconds_until_drawn"] for page in results["pages"].values()) < 2
+
 
 EVIL = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>&amp;\u2028"
 COUNT = 150
@@ -133,6 +142,18 @@ def test_a_click_shows_the_nearest_neighbours(opened):
     assert found == nearest(fitted("first", 0), place)
     browser.run("document.querySelector('#detail .example').click()")
     assert browser.run("return document.querySelector('#detail strong').textContent") == f"Example {found[0]}"
+
+
+def test_an_example_worth_a_look_is_chosen_from_the_beginning(opened):
+    browser = opened("one")
+    begin = browser.run("return maps[0].chosen")
+    assert (
+        begin
+        == listed(
+            browser, "#labels" if browser.run("return !!document.querySelector('#labels .example')") else "#unusual"
+        )[0]
+    )
+    assert listed(browser, "#detail") == nearest(fitted("first", 0), begin)
 
 
 def test_two_runs_are_linked_by_example(opened):
@@ -265,6 +286,29 @@ def test_text_stands_out_in_light_and_dark(opened, dark):
     seen, poor = browser.run(CONTRAST)
     assert seen > 100
     assert poor == []
+
+
+APART = """
+const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+const lab = (name) => {
+  canvas.fillStyle = colour(name);
+  canvas.fillRect(0, 0, 1, 1);
+  const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((v) => v / 255)
+    .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const l = Math.cbrt(0.4122 * r + 0.5363 * g + 0.0514 * b), m = Math.cbrt(0.2119 * r + 0.6807 * g + 0.1074 * b);
+  const s = Math.cbrt(0.0883 * r + 0.2817 * g + 0.63 * b);
+  return [[0.2105, 0.7936, -0.0041], [1.978, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    .map(([x, y, z]) => x * l + y * m + z * s);
+};
+const labs = [...Array(10).keys()].map((i) => lab(`--class-${i}`));
+return labs.flatMap((one, i) => labs.slice(i + 1).map((other) => Math.hypot(...one.map((v, k) => v - other[k]))));
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_ten_colours_of_labels_are_told_apart(opened, dark):
+    """By their distance in OKLab; two greens of the old page were 0.07 apart."""
+    assert min(opened("one", dark=dark).run(APART)) > 0.12
 
 
 def test_the_theme_follows_the_system_until_it_is_switched(opened):

@@ -13,9 +13,16 @@ from nfk.spaces.space import SLAB
 ROWS = 2 * SLAB + 77  # some slabs and a part of one
 
 
-@pytest.fixture(params=["host", "device"])
-def space(request):
-    return HOST if request.param == "host" else Device(jax.devices()[1])
+@pytest.fixture(params=["host", "device", "torch", "torch without float64"])
+def space(request, monkeypatch):
+    if request.param in ("host", "device"):
+        return HOST if request.param == "host" else Device(jax.devices()[1])
+    torch = pytest.importorskip("torch", reason="blocks as torch tensors")
+    import nfk.torch.space
+
+    if request.param != "torch":
+        monkeypatch.setattr(nfk.torch.space, "has_float64", lambda device: False)
+    return nfk.torch.space.TorchSpace(torch.device("cpu"))
 
 
 def block(columns: int, seed: int = 0, rows: int = ROWS, dtype=np.float32) -> np.ndarray:
@@ -112,7 +119,7 @@ def test_gradients_are_stored_leaf_by_leaf_and_padding_is_dropped(space):
         leaves = [part[:, :4], part[:, 4:]]
         if first == 4:  # one array for every example, as unrolled derivatives come
             leaves = [[leaf[i : i + 1] for i in range(4)] for leaf in leaves]
-        store.write(first, jax.tree.map(jax.numpy.asarray, leaves), count)
+        store.write(first, jax.tree.map(space.lend, leaves), count)
     near(store.block(slice(0, 10)), rows)
     near(store.block(slice(4, 10)), rows[4:])
     mean, scale = block(1, 5, rows=7)[:, 0], block(1, 6, rows=7)[:, 0]
@@ -151,3 +158,25 @@ def test_a_wide_gram_matrix_is_whole_though_half_of_its_tiles_are_computed(space
     A = block(1100, rows=40)
     put = space.put(A)
     near(space.inner(put, put), A.astype(np.float64).T @ A.astype(np.float64))
+
+
+def test_a_tally_is_the_mean_and_the_spread_of_all_rows_however_they_come(space):
+    layout = Layout.of({"a": np.zeros((7, 3), np.float32), "b": np.zeros((30_000,), np.float32)})
+    rows = block(layout.size, rows=11, dtype=np.float64) * 3.0 + 100.0
+    unit, tally = 0.25, space.tally(layout)
+    for begin, end in ((0, 4), (4, 8), (8, 11)):
+        batch = np.concatenate([rows[begin:end], np.full((5 - (end - begin), layout.size), 9e3)]).astype(np.float32)
+        lengths = tally.add([space.lend(batch[:, place]) for place in layout.places], end - begin, unit)
+        near(lengths[: end - begin], ((unit * rows[begin:end]) ** 2).sum(axis=1))
+    mean, squares, count = tally.result()
+    assert count == 11
+    near(mean, unit * rows.mean(axis=0))
+    near(squares, ((unit * (rows - rows.mean(axis=0))) ** 2).sum(axis=0), 1e-4)
+
+
+def test_rows_that_come_one_by_one_are_tallied_as_one_batch():
+    layout = Layout.of({"a": np.zeros((300,), np.float32)})
+    rows, (whole, apart) = block(300, rows=4), (HOST.tally(layout) for _ in range(2))
+    whole.add([rows], 4, 1.0)
+    apart.add([list(rows[:, None])], 4, 1.0)
+    np.testing.assert_array_equal(whole.result()[1], apart.result()[1])

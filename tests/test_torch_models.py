@@ -190,6 +190,41 @@ def test_the_best_denoiser_of_a_gaussian_has_the_score_of_the_gaussian():
 torch_module = nn.Linear(3, 2).eval()
 
 
+def pooled_by_hand(module, example):
+    """As the documentation of `transformers` has it, with a batch axis of one."""
+    one = {name: leaf[None] for name, leaf in example.items()}
+    return module(**one).pooler_output.square().sum()
+
+
+def test_a_function_of_ones_own_takes_a_padding_mask():
+    def pooled(module, example):
+        return nfk.torch.output(module, example).pooler_output.square().sum()
+
+    data, module = padded("right"), bert()
+    E = nfk.fit(nfk.torch.energy(module, pooled), data, 3, method="exact")(data)
+    F = nfk.fit(nfk.torch.energy(module, pooled_by_hand, vectorised=False), data, 3, method="exact")(data)
+    np.testing.assert_allclose(E * np.sign((E * F).sum(axis=0)), F, atol=1e-3 * np.abs(F).max())
+
+
+def test_what_a_tokenizer_returns_is_data():
+    transformers = pytest.importorskip("transformers")
+    data, model = padded("right"), nfk.torch.encoder(bert())
+    expected = nfk.fit(model, data, 2)(data)
+    for made in (lambda leaf: leaf, lambda leaf: leaf.tolist(), torch.tensor):  # return_tensors="np", None and "pt"
+        found = transformers.BatchEncoding({name: made(leaf) for name, leaf in data.items()})
+        np.testing.assert_array_equal(nfk.fit(model, found, 2)(found), expected)
+
+
+def test_a_network_of_timm():
+    timm = pytest.importorskip("timm", reason="needs torchvision too; pip install timm")
+    torch.manual_seed(0)
+    module = timm.create_model("resnet18", pretrained=False, num_classes=5).eval()
+    model = nfk.torch.classifier(module, parameters=["conv1/*", "*bn*", "fc/*"])  # the definition takes all at once
+    images = np.random.default_rng(0).standard_normal((6, 3, 32, 32)).astype(np.float32)
+    embedding = nfk.fit(model, images, 3)
+    np.testing.assert_allclose(embedding.eigenvalues, np.linalg.eigvalsh(nfk.gram(model, images))[::-1][:3], rtol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
@@ -208,7 +243,24 @@ torch_module = nn.Linear(3, 2).eval()
         (lambda: nfk.torch.diffusion(torch_module, [0.5, 0.1], shape=3), r"shape=3 must be the shape of one example"),
         (
             lambda: nfk.plan(nfk.torch.language_model(bert()), padded("right"), 2),
-            r"(?s)BaseModelOutput|row of logits for every token",
+            r"row of logits for every token.*nfk.torch.encoder\(module\)",
+        ),
+        (lambda: nfk.plan(nfk.torch.classifier(bert()), padded("right"), 2), r"for an encoder .*nfk.torch.encoder"),
+        (
+            lambda: nfk.plan(nfk.torch.energy(bert()), padded("right"), 2),
+            r"output of shape \(7, 8\) .*not one number: .*nfk.torch.encoder\(module\)",
+        ),
+        (
+            lambda: nfk.fit(nfk.torch.energy(bert(), pooled_by_hand), padded("right"), 2),
+            r"(?s)in the forward function of the module \(BertModel\).*padding mask.*nfk.torch.output\(module, exam",
+        ),
+        (
+            lambda: nfk.fit(torch_module, np.zeros((5, 3)), 2),
+            r"a PyTorch module: say what its score is.*nfk.torch.class",
+        ),
+        (
+            lambda: nfk.fit(nfk.torch.encoder(bert()), ["one text", "another"], 2),
+            r"X is text: pass numbers.*tokenizer\(X, padding=True, return_tensors='np'\)",
         ),
         (
             lambda: nfk.plan(nfk.torch.language_model(gpt2()), {"tokens": padded("right")["input_ids"]}, 2),

@@ -22,6 +22,13 @@ ONE_THREAD = {
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }  # fmt: skip
+FORCED = (
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY",
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,9 @@ def run(environment: str, module: list[str], limit: float, condition: Condition,
     """The last line that `python -m module ...` printed, as a record."""
     command = condition.command([str(python(environment, environments)), "-m", *module])
     paths = [str(ROOT), *([str(ROOT / "src")] if environment == "nfk" else [])]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu", **condition.variables()}
+    # A machine may force slower kernels on some library: here each chooses its own, by the processor.
+    free = {name: value for name, value in os.environ.items() if name not in FORCED}
+    variables = {**free, "PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu", **condition.variables()}
     started = time.perf_counter()
     with neighbours(condition), subprocess.Popen(
         command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -22,6 +22,12 @@ class ConvVAE(nnx.Module):
         divergence = 0.5 * (mean**2 + jnp.exp(2 * log_deviation) - 1) - log_deviation
         return bernoulli(images, self.decoder(latents)) - divergence.sum(axis=-1)
 
+    def elbo_at_mean(self, images: jax.Array) -> jax.Array:
+        """The same with the mean of q(h|x) in place of a draw: no noise, and no bound any more: (n,)."""
+        mean, log_deviation = self.encoder(images)
+        divergence = 0.5 * (mean**2 + jnp.exp(2 * log_deviation) - 1) - log_deviation
+        return bernoulli(images, self.decoder(mean)) - divergence.sum(axis=-1)
+
     def log_weight(self, images: jax.Array, key: jax.Array) -> jax.Array:
         """log p(x, h) - log q(h|x) for one h ~ q(h|x): (n,)."""
         mean, log_deviation = self.encoder(images)

@@ -129,7 +129,7 @@ MODELS: Mapping[Kind, Callable[[Pretrained, dict], nfk.Model]] = {
     "classifier": lambda found, options: nfk.torch.classifier(found.module, **options),
     "critic": _critic,
     "generator": _generator,
-    "vae": lambda found, options: nfk.torch.vae(found.module, _elbo, noise=(VAE.LATENTS,), **options),
+    "vae": lambda found, options: nfk.torch.vae(found.module, _elbo, noise=(found.module.LATENTS,), **options),
     "energy": lambda found, options: nfk.torch.energy(found.module, _minus_energy, **options),
     "flow": lambda found, options: nfk.torch.vae(found.module, _dequantised, noise=(1, 28, 28), **options),
     "autoregressive": lambda found, options: nfk.torch.density(found.module, _log_prob, **options),

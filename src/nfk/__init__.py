@@ -25,7 +25,7 @@ __all__ = [
     "load", "merge", "network", "plan", "vae",
 ]  # fmt: skip
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 LATER = ("figures", "report", "sklearn", "tasks", "torch")
 

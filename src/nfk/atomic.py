@@ -19,8 +19,7 @@ def write_atomically(path: Path, write: Callable[[Path], None], sync: bool = Tru
     """
     partial = path.with_name(f"{PARTIAL}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     try:
-        with partial.open("xb") as new:
-            mode = os.fstat(new.fileno()).st_mode & 0o777
+        mode = _create(partial, path)
         write(partial)
         partial.chmod(mode)  # a writer may have put a file of its own in this place
         if sync:
@@ -28,6 +27,15 @@ def write_atomically(path: Path, write: Callable[[Path], None], sync: bool = Tru
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _create(partial: Path, path: Path) -> int:
+    """An empty file, and its mode."""
+    try:
+        with partial.open("xb") as new:
+            return os.fstat(new.fileno()).st_mode & 0o777
+    except OSError as error:
+        raise type(error)(f"{path} cannot be written ({error.strerror}): choose another place") from error
 
 
 def _sync(path: Path) -> None:

@@ -156,6 +156,8 @@ class Checkpoint:
         return Moments(mean, spread, scale, **entry.facts), space.put(start[0]) if start else None
 
     def keep_moments(self, moments: Moments, start: Block | None, space: Space) -> None:
+        if self._journal is None:
+            return  # and `start` stays where it is
         facts = {"count": moments.count, "unit": moments.unit, "factor": moments.factor}
         blocks = () if start is None else (space.get(start),)
         self.keep("moments", facts, (moments.mean, moments.spread, moments.scale, *blocks))
@@ -252,7 +254,7 @@ def facts_of(
         },
         "options": {
             "rank": _plain(rank),
-            **{name: _plain(value) for name, value in choices.items() if name not in ("memory", "space")},
+            **{name: _plain(value) for name, value in choices.items() if name not in ("memory", "scratch", "space")},
         },
         "key": np.asarray(jax.random.key_data(key)).tolist(),
     }  # fmt: skip

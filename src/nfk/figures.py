@@ -12,10 +12,10 @@ from nfk.tasks import plane
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, ACCENT, QUIET = "#1b1f3b", "#d1495b", "#8d99ae"
-# Ten classes that differ in lightness too, for those who see colours otherwise.
+INK, ACCENT, QUIET = "#1b1f3b", "#d1495b", "#5b6476"
+# Ten classes, as far apart as ten colours can be on white; the report has the same.
 CLASSES = (
-    "#2f6fbb", "#c6540b", "#117a45", "#b32d7d", "#1b8fb5", "#94780a", "#7d1f3f", "#3d2c8f", "#2b9c88", "#6d7078",
+    "#1f63d6", "#ee6a12", "#1f7a2e", "#d945b4", "#129fcb", "#979617", "#b30f45", "#6010b0", "#6f4014", "#8a7f86",
 )  # fmt: skip
 
 
@@ -112,9 +112,11 @@ def leading_images(
             axis.axis("off")
             if index is not None:
                 axis.imshow(images[index].squeeze(), cmap="gray_r", vmin=0, vmax=1)
-        axes[row][0].set_title(f"component {row + 1}", fontsize=8, loc="left", color=QUIET)
-    axes[0][0].set_title("largest projections on component 1", fontsize=8, loc="left", color=ACCENT)
-    axes[0][shown + 1].set_title("most negative", fontsize=8, loc="left", color=ACCENT)
+        name = axes[row][0].text(-0.25, 0.5, f"component {row + 1}", transform=axes[row][0].transAxes, color=QUIET)
+        name.set(fontsize=8, ha="right", va="center")
+    for axis, words in ((axes[0][0], "largest projections"), (axes[0][shown + 1], "most negative")):
+        axis.set_title(words, fontsize=8, loc="left", color=ACCENT).set_in_layout(False)  # wider than an image
+    axes[0][shown].set_title(" ", fontsize=8)  # room for the two
     return axes
 
 

@@ -22,7 +22,7 @@ from nfk.operator.gradients import GradientOperator
 from nfk.operator.moments import Moments, Sketch, estimate, unit_of
 from nfk.operator.products import ProductOperator
 from nfk.operator.stream import GradientStream
-from nfk.planning import Engine, MethodName, Options, Plan, Problem, SideName, plan_fit
+from nfk.planning import Engine, Keep, MethodName, Options, Plan, Problem, ScratchFolder, SideName, plan_fit
 from nfk.progress import Reporter
 from nfk.solve import SVD, Goal, Interrupted, Method, loop
 from nfk.solve.exact import Exact
@@ -31,7 +31,7 @@ from nfk.solve.krylov import Krylov
 from nfk.solve.operator import Operator
 from nfk.solve.power import Power
 from nfk.solve.sides import ExampleSide, ParameterSide
-from nfk.spaces import Store, default_space
+from nfk.spaces import Mapped, Scratch, Shelf, Space, Store, default_space
 from nfk.stream import Examples, Generated
 
 
@@ -43,8 +43,9 @@ def plan(
     method: MethodName = "auto",
     engine: Engine | None = None,
     side: SideName | None = None,
-    keep: bool | None = None,
+    keep: Keep | None = None,
     memory: int | str | None = None,
+    scratch: ScratchFolder | None = None,
     oversamples: int = 10,
     tol: float = 1e-2,
 ) -> Plan:
@@ -60,14 +61,15 @@ def plan(
         method: "auto", or the one method to plan for.
         engine: "gradients" or "products"; None lets the plan choose, here and below.
         side: iterate on blocks of the "parameters" or of the "examples".
-        keep: keep all gradients in memory, or compute them again in each pass.
+        keep: keep all gradients in memory (True) or on disk ("disk"), or compute them again in each pass (False).
         memory: the budget: bytes, "500MB", "4GB"; half of what is free by default.
+        scratch: a folder on disk for what does not fit in memory, False for none.
         oversamples: columns beyond the rank that are carried along.
         tol: the bound on every component's relative residual.
     """
     require_model(model)
     space = default_space(model.network.space)
-    options = Options(method, engine, side, keep, memory, oversamples, tol, space=space)
+    options = Options(method, engine, side, keep, memory, oversamples, tol, space=space, scratch=scratch)
     return plan_fit(Problem.of(model, _several(Examples(X))), rank, options)
 
 
@@ -80,8 +82,9 @@ def fit(
     method: MethodName = "auto",
     engine: Engine | None = None,
     side: SideName | None = None,
-    keep: bool | None = None,
+    keep: Keep | None = None,
     memory: int | str | None = None,
+    scratch: ScratchFolder | None = None,
     tol: float = 1e-2,
     oversamples: int = 10,
     max_steps: int = 30,
@@ -107,8 +110,11 @@ def fit(
             (the dense baseline in float64).
         engine: "gradients" (per-example gradients and matrix products) or "products" (JVPs and VJPs).
         side: iterate on blocks of the "parameters" or of the "examples".
-        keep: keep all gradients in memory, or compute them again in each pass.
+        keep: keep all gradients in memory (True) or on disk ("disk"), or compute them again in each pass (False).
         memory: a budget that is kept: bytes, "500MB", "4GB"; half of what is free by default.
+        scratch: a folder for what does not fit in memory, where the plan finds that the disk is faster than computing
+            again. At the most half of what is free in the system's folder for temporary files by default; False for
+            nothing on disk. Files there have no name: nothing is left behind, however the fit ends.
         tol: a bound on every component's relative residual.
         oversamples: columns beyond the rank that are carried along.
         max_steps: Krylov steps at the most, of blocks as wide as the rank; narrower blocks may take as many more.
@@ -121,7 +127,8 @@ def fit(
     """
     require_model(model)
     space = default_space(model.network.space)
-    run = _Fit(model, rank, key, Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space))
+    options = Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space, scratch)
+    run = _Fit(model, rank, key, options)
     if save is not None:
         store.check_writable(Path(save))
     with Checkpoint(checkpoint).held() as run.checkpoint:
@@ -224,25 +231,34 @@ class _Fit:
     # --- the steps
 
     def _stream(self, examples: Examples, plan: Plan) -> GradientStream:
-        network, space = self.model.network, self.options.space
+        network, space = self.model.network, self._space(plan)
         differentiator = network.differentiate(
             self.score_key, plan.problem.outputs, plan.batches.batching, space.device
         )
         return GradientStream(differentiator, examples, space, plan.batches.gradients, self.reporter)
 
+    def _space(self, plan: Plan) -> Space:
+        """Where tall blocks live: as the options say, or in memory maps where the plan says so."""
+        return Mapped(self._disk, plan.problem.parameters) if plan.way.mapped else self.options.space
+
+    @property
+    def _disk(self) -> Scratch:
+        return self.options.disk or Scratch.of(None)
+
     def _operator(self) -> tuple[GradientOperator | ProductOperator, Any]:
         """V, and a start for the search where the pass of the moments gave one."""
         plan, stream = self.plan, self._stream(self.examples, self.plan)
-        kept = self._room(stream)
-        filled = kept is not None and self.model.moments_over_data
-        self.moments, start = self._known_moments(stream, kept if filled else None)
+        kept, shelf = self._room(stream), self._shelf(stream)
+        filled = self.model.moments_over_data
+        self.moments, start = self._known_moments(stream, (kept or shelf) if filled else None)
         if plan.engine == "products":
             known = self.moments.trace if plan.problem.trace_known else None
             b = plan.batches
             return ProductOperator(stream, self.moments, b.products, b.columns, known), start
-        return GradientOperator(stream, self.moments, plan.batches.chunk, kept, filled, tile=plan.way.tile), start
+        tile = plan.way.tile
+        return GradientOperator(stream, self.moments, plan.batches.chunk, kept, filled, tile=tile, shelf=shelf), start
 
-    def _known_moments(self, stream: GradientStream, kept: Store | None) -> tuple[Moments, Any]:
+    def _known_moments(self, stream: GradientStream, kept: Store | Shelf | None) -> tuple[Moments, Any]:
         """The moments and a start for the search, as they were taken before the fit was killed, or taken now."""
         found = self.checkpoint.moments(stream.space)
         if found is None:
@@ -254,19 +270,22 @@ class _Fit:
                 kept.write(begin * stream.outputs, leaves, (end - begin) * stream.outputs)
         return found
 
-    def _take_moments(self, stream: GradientStream, kept: Store | None) -> tuple[Moments, Any]:
+    def _take_moments(self, stream: GradientStream, kept: Store | Shelf | None) -> tuple[Moments, Any]:
         """The moments, in a pass that also fills `kept` with raw gradients and makes a start for the search."""
         model = self.model
         if not model.needs_moments:
             return Moments.trivial(model, self._first_unit(stream)), None
         over = stream if model.moments_over_data else self._generated(stream)
-        sketch = self._sketch(over, kept)
+        sketch = self._sketch(over, None if isinstance(kept, Shelf) else kept)
         self.reporter.stage("moments")
         moments = estimate(over, model, [observer for observer in (kept, sketch) if observer is not None])
         return moments, None if sketch is None else sketch.block(moments)
 
     def _room(self, stream: GradientStream) -> Store | None:
         return stream.space.store(stream.rows, stream.layout) if self.plan.keep else None
+
+    def _shelf(self, stream: GradientStream) -> Shelf | None:
+        return Shelf(self._disk, stream.rows, stream.layout) if self.plan.way.shelf else None
 
     def _first_unit(self, stream: GradientStream) -> float:
         """Where no pass of moments sees the gradients, the first microbatch decides their unit."""
@@ -313,7 +332,7 @@ class _Fit:
         """Seconds of a fused pass over the first chunk, when all is compiled."""
         first = Examples(self.examples.slice(0, min(len(self.examples), plan.batches.chunk)), self.examples.name)
         stream = replace(self._stream(first, plan), reporter=Reporter(show=False))
-        moments, b, space = Moments.trivial(self.model), plan.batches, self.options.space
+        moments, b, space = Moments.trivial(self.model), plan.batches, stream.space
         if plan.engine == "products":
             operator = ProductOperator(stream, moments, b.products, b.columns)
         else:

@@ -34,6 +34,7 @@ except ImportError:  # not on Windows
 FORMAT = 1
 ABOUT, LOCK = "journal.json", ".journal.lock"
 FILES, UNFINISHED = r"entry-(\d{4})(-\d)?\.(json|npy)", re.escape(PARTIAL) + r".*-(entry-\d{4}|journal).*"
+LARGE = 64 * 2**20
 BUSY = (errno.EAGAIN, errno.EACCES)
 
 
@@ -117,7 +118,9 @@ class Journal:
         arrays = []
         for place, facts in enumerate(described):
             try:
-                array = np.load(self.folder / f"entry-{index:04}-{place}.npy", allow_pickle=False)
+                path = self.folder / f"entry-{index:04}-{place}.npy"
+                mode = "c" if path.stat().st_size >= LARGE else None  # large ones stay in the file
+                array = np.load(path, mode, allow_pickle=False)
             except (OSError, ValueError, EOFError):
                 return None
             if checksum(array) != facts["checksum"]:

@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
+from nfk import tensors
 from nfk.atomic import write_atomically
 
 try:
@@ -59,7 +58,7 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def write(folder: Path, tensors: Tensors, facts: Facts) -> Path:
+def write(folder: Path, arrays: Tensors, facts: Facts) -> Path:
     """Replace the embedding in `folder`; every failure to write is an OSError, and the old embedding is still there.
 
     `facts` is what JSON can hold. Waits while another process writes here. Needs room for the old and the new one.
@@ -70,10 +69,10 @@ def write(folder: Path, tensors: Tensors, facts: Facts) -> Path:
         with _locked(folder) as locked:
             if locked:
                 _remove_partials(folder)
-            name = _replace(folder, tensors, plain)
+            name = _replace(folder, arrays, plain)
             if locked:
                 _remove_tensors_but(folder, name)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise OSError(
             f"saving the embedding in {folder} failed: {error}; make room there or choose another folder"
         ) from error
@@ -155,8 +154,8 @@ def _read_tensors(saved: _Saved) -> Tensors:
     if _hash_file(saved.tensors) != saved.sha256:
         raise ValueError(f"{saved.tensors} is damaged (truncated or altered): its hash is not the one saved in {FACTS}")
     try:
-        return load_file(saved.tensors)
-    except SafetensorError as error:
+        return tensors.read(saved.tensors)
+    except ValueError as error:
         raise ValueError(f"{saved.tensors} is not a safetensors file: {error}") from error
 
 
@@ -165,12 +164,12 @@ def _hash_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _replace(folder: Path, tensors: Tensors, facts: Facts) -> str:
+def _replace(folder: Path, arrays: Tensors, facts: Facts) -> str:
     """Write both files in a hidden folder, then move them into place, the JSON last; the name of the tensors' file."""
     with tempfile.TemporaryDirectory(prefix=".embedding-partial-", dir=folder, ignore_cleanup_errors=True) as hidden:
         new_tensors, new_facts = Path(hidden, "tensors"), Path(hidden, "facts")
-        arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-        write_atomically(new_tensors, lambda partial: save_file(arrays, partial))
+        arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+        write_atomically(new_tensors, lambda partial: tensors.write(partial, arrays))
         digest = _hash_file(new_tensors)
         name = f"embedding-{digest[:16]}.safetensors"
         document = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -27,10 +27,14 @@ class Examples:
     def __init__(self, source: Any, name: str = "X") -> None:
         if isinstance(source, Examples):
             source, name = source.source, source.name
-        if isinstance(source, (str, bytes)):
-            raise TypeError(f"{name} is text: pass numbers, such as an array of token ids with one row per example")
-        if isinstance(source, list):
-            source = _stacked(source)
+        if isinstance(source, Mapping) and not isinstance(source, dict):  # what a tokenizer returns
+            source = {key: leaf if hasattr(leaf, "shape") else np.asarray(leaf) for key, leaf in source.items()}
+        source = _stacked(source) if isinstance(source, list) else source
+        if isinstance(source, (str, bytes)) or getattr(getattr(source, "dtype", None), "kind", None) in ("U", "S"):
+            raise TypeError(
+                f"{name} is text: pass numbers, such as an array of token ids with one row per example, or what "
+                f"tokenizer({name}, padding=True, return_tensors='np') returns"
+            )
         _refuse_foreign(source, name)
         self.source, self.name = source, name
         self.is_tree = isinstance(source, (dict, tuple)) or hasattr(source, "shape")
@@ -120,7 +124,14 @@ FOREIGN = {
 
 
 def _refuse_foreign(source: Any, name: str) -> None:
-    """Data sets of other libraries have lengths and slices of their own kind."""
+    """Data sets of other libraries have lengths and slices of their own kind; tensors may be out of reach."""
+    for leaf in jax.tree.leaves(source) if isinstance(source, (dict, tuple)) else [source]:
+        place = getattr(getattr(leaf, "device", None), "type", "cpu")  # of a tensor; other arrays have no type there
+        if type(leaf).__module__.startswith("torch") and place != "cpu":
+            raise TypeError(
+                f"{name} is a tensor on {leaf.device}: examples are read by the host, a batch at a time; pass "
+                f"{name}.cpu()"
+            )
     for base in type(source).__mro__:
         for module, adapter in FOREIGN.items():
             if base.__module__.startswith(module):

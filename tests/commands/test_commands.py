@@ -58,6 +58,17 @@ class TestFit:
         assert "is too little" in done.err
         assert nfk_command("fit", "mine.py:model", "x.npy", "--rank", 2).code == 0  # nothing is in the way
 
+    def test_few_examples_have_as_many_components(self, here, nfk_command):
+        done = nfk_command("fit", "mine.py:model", "new.npy", "--dry-run", "--json")
+        assert done.facts["examples"] == 7
+        assert "rank 7" in nfk_command("plan", "mine.py:model", "new.npy").out
+
+    def test_a_fit_that_is_refused_leaves_no_folder(self, here, nfk_command):
+        assert nfk_command("fit", "mine.py:model", "x.npy", "--rank", 99).code == 2
+        assert not (here / "run").exists()
+        done = nfk_command("fit", "mine.py:model", "x.npy", "--rank", 2, "--output", "mine.py/run")
+        assert "mine.py/run cannot be written inside mine.py (that is a file): choose another place" in done.err
+
     def test_ctrl_c_keeps_what_is_known_and_says_how_to_go_on(self, here, nfk_command, monkeypatch):
         from nfk.cli import fit as command
 
@@ -131,6 +142,7 @@ class TestEmbed:
             (("-o", "x.npy"), "x.npy exists: choose another name, or overwrite it with --force"),
             (("y.npy", "-o", "e.npy"), "but this embedding was fitted on"),
             (("new.npy", "-o", "e.npy", "--model", "mine.py:several"), "was fitted with another model"),
+            (("-o", "y.npy/e.npy"), "y.npy/e.npy cannot be written inside y.npy (that is a file)"),
         ],
     )
     def test_what_cannot_be_is_refused(self, arguments, sentence, fitted, nfk_command):
@@ -172,6 +184,19 @@ class TestQuestions:
     def test_neighbours_of_other_examples(self, fitted, nfk_command):
         facts = nfk_command("neighbours", "run", "--query", "x.npy", "--count", 1, "--json").facts
         assert [query["neighbours"][0]["row"] for query in facts["queries"]] == list(range(40))
+
+    def test_new_examples_need_not_have_the_labels_of_the_fit(self, here, nfk_command):
+        rows = np.load("x.npy")
+        lines = [",".join(map(str, row)) for row in rows]
+        (here / "x.csv").write_text("a,b,c,d,e,f,kind\n" + "".join(f"{line},{i % 2}\n" for i, line in enumerate(lines)))
+        (here / "new.csv").write_text("a,b,c,d,e,f\n" + lines[3] + "\n")
+        nfk_command("fit", "mine.py:model", "x.csv", "--labels", "kind", "--rank", 3)
+        facts = nfk_command("neighbours", "run", "--query", "new.csv", "--count", 1, "--json").facts
+        assert facts["queries"][0]["neighbours"][0]["row"] == 3
+        done = nfk_command("probe", "run", "--test", "new.csv", "--labels", "colour")
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "new.csv has no column 'colour'" in done.err
+        assert "new.csv has no labels to compare with" in nfk_command("probe", "run", "--test", "new.csv").err
 
     def test_an_example_that_is_not_there(self, fitted, nfk_command):
         done = nfk_command("neighbours", "run", 40)
@@ -256,9 +281,11 @@ def test_the_version(nfk_command):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_completion_for_the_shell(shell, nfk_command):
-    done = nfk_command("--tyro-print-completion", shell)
+    done = nfk_command("--completion", shell)
     assert done.code == 0
     assert "neighbours" in done.out
+    done = nfk_command("--completion")
+    assert (done.code, done.err) == (2, "nfk --completion: name a shell, bash, zsh, fish or tcsh\n")
 
 
 def test_json_is_one_object_and_nothing_else(fitted, nfk_command):

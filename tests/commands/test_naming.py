@@ -36,7 +36,7 @@ class TestModels:
             ("no_such_package.inside:model", "no_such_package.inside: there is no such module"),
             ("mine.py:nothing", r"mine.py:nothing\(\) returned a str, not an nfk model: return nfk.classifier"),
             ("mine.py:broken", r"mine.py:broken\(\) failed: KeyError: 'weights'"),
-            ("mine.py:number", "mine.py:number is a int: name a function that returns an nfk model"),
+            ("mine.py:number", "mine.py:number is no function but of type int: name one that returns an nfk model"),
             ("damaged.py:model", "damaged.py could not be imported: SyntaxError"),
             ("empty", "empty has no config.json: it is not a model folder"),
             ("strange", "strange holds Whisper: a classifier, a causal language model or an encoder is needed"),
@@ -101,6 +101,15 @@ class TestImages:
     def test_channels_first_and_another_size(self, here):
         images(here / "pets", [(5, 4), (9, 12)])
         assert read("pets", Reading(size=8, channels="first")).examples.shape == (2, 3, 8, 8)
+
+    def test_a_pytorch_model_gets_its_channels_first_unless_told_otherwise(self, here):
+        torch = pytest.importorskip("torch")
+        import nfk.torch
+
+        network = nfk.torch.classifier(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(60, 3)).eval())
+        assert Reading().suited_to(network).channels == "first"
+        assert Reading(channels="last").suited_to(network).channels == "last"
+        assert Reading().suited_to(model_named("mine.py:model")) == Reading()
 
     def test_a_large_folder_is_read_slice_by_slice_and_gives_the_same(self, here, monkeypatch):
         images(here / "pets", [(5, 4)] * 6)
@@ -238,13 +247,16 @@ class TestArrays:
     def test_a_data_set_by_name(self, name, count):
         data = read(name, Reading())
         assert (len(data), len(data.labels), data.shown.dtype) == (count, count, np.uint8)
+        assert read(name, Reading(channels="first")).examples.shape[1:] == (1, 28, 28)
 
     @pytest.mark.parametrize(
         ("name", "reading", "sentence"),
         [
             ("none.npy", Reading(), r"none.npy: there is no such file or data set; DATA is a file \(.npy"),
             ("mine.py", Reading(), "mine.py: files that end in '.py' are not known"),
-            ("text.npy", Reading(), "text.npy cannot be read"),
+            ("text.npy", Reading(), "text.npy cannot be read: it is not a file that numpy wrote; save the array with"),
+            ("text.npz", Reading(), "text.npz cannot be read: it is not a file that numpy wrote; save the array with"),
+            ("nothing.npy", Reading(), "nothing.npy holds no examples"),
             ("objects.npy", Reading(), "objects.npy cannot be read: it holds Python objects, which are not loaded"),
             ("words.npy", Reading(), r"words.npy has dtype <U1 and shape \(2,\): an array of examples is needed"),
             ("several.npz", Reading(), "several.npz holds a, b: save the examples as 'X'"),
@@ -257,7 +269,9 @@ class TestArrays:
         ],
     )
     def test_what_cannot_be_read_is_said(self, name, reading, sentence, here):
-        (here / "text.npy").write_text("hello")
+        for name_of_text in ("text.npy", "text.npz"):
+            (here / name_of_text).write_text("hello")
+        np.save("nothing.npy", np.zeros((0, 6)))
         np.save("objects.npy", np.array([{}, {}], dtype=object), allow_pickle=True)
         np.save("words.npy", np.array(["a", "b"]))
         np.savez("several.npz", a=[1], b=[2])

@@ -32,13 +32,15 @@ COMMANDS = {
 
 DESCRIPTION = """What a trained network has learned about your data: k numbers for every example.
 
-Begin with `nfk demo`, then `nfk fit MODEL DATA`. `nfk COMMAND --help` has an example of each.
+Begin with `nfk demo`, then `nfk fit MODEL DATA`, then `nfk report RUN`.
+`nfk COMMAND --help` has an example of each. `nfk --version` prints the version.
 
 Exit codes: 0 fine, 1 something was found (doctor, outliers --above), 2 bad input, 130 Ctrl-C.
 
-Completion: nfk --tyro-write-completion bash FILE, and source FILE (bash, zsh or tcsh).
+Completion in this shell: source <(nfk --completion bash); or zsh, fish, tcsh.
 """
 
+SHELLS = (["bash"], ["zsh"], ["fish"], ["tcsh"])
 BAD_INPUT = (Refused, ValueError, TypeError, OSError, ImportError, MemoryError)
 
 
@@ -48,6 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given == ["--version"]:
         print(nfk.__version__)
         return 0
+    if given[:1] == ["--completion"]:
+        if given[1:] not in SHELLS:
+            print("nfk --completion: name a shell, bash, zsh, fish or tcsh", file=sys.stderr)
+            return 2
+        given[0] = "--tyro-print-completion"
     with warnings.catch_warnings():
         warnings.filterwarnings("default", category=UserWarning)
         warnings.showwarning = _show_warning

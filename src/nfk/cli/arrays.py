@@ -17,7 +17,7 @@ def array(path: Path) -> np.ndarray:
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise Refused(f"{path} cannot be read: {_plainly(error)}") from error
+        raise Refused(f"{path} cannot be read: {_plainly(error, path)}") from error
     return _numbers(found, str(path))
 
 
@@ -35,7 +35,7 @@ def archive(path: Path, labels: str | None) -> tuple[np.ndarray, np.ndarray | No
             label = labels if labels in names else next((name for name in LABELS if name in names), None)
             return _numbers(found[chosen], f"{path}[{chosen!r}]"), None if label is None else found[label]
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise Refused(f"{path} cannot be read: {_plainly(error)}") from error
+        raise Refused(f"{path} cannot be read: {_plainly(error, path)}") from error
 
 
 def label_file(path: Path) -> np.ndarray:
@@ -55,7 +55,7 @@ def array_of_labels(path: Path) -> np.ndarray:
     try:
         return np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise Refused(f"{path} cannot be read: {_plainly(error)}") from error
+        raise Refused(f"{path} cannot be read: {_plainly(error, path)}") from error
 
 
 def as_labels(words: list) -> np.ndarray:
@@ -72,7 +72,11 @@ def _numbers(found: np.ndarray, name: str) -> np.ndarray:
     return found
 
 
-def _plainly(error: Exception) -> str:
+def _plainly(error: Exception, path: Path) -> str:
+    with path.open("rb") as file:
+        known = file.read(6) in (b"\x93NUMPY", b"PK\x03\x04\x14\x00", b"PK\x03\x04\x2d\x00")
+    if not known:
+        return "it is not a file that numpy wrote; save the array with numpy.save"
     if "allow_pickle" in str(error) or "Python objects" in str(error):
         return "it holds Python objects, which are not loaded; save an array of numbers"
     return str(error)

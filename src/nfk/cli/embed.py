@@ -33,7 +33,7 @@ def embed(
     reading: Reading = Reading(),  # noqa: B008
     saying: Spoken = Saying(),  # noqa: B008
 ) -> int:
-    """Write the embedding to a file: of the examples of the fit, or of new data.
+    """Write the embedding to a file, of new data too.
 
     Example: nfk embed runs/digits digits-test --output digits-test.parquet
     """

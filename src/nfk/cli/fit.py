@@ -11,10 +11,11 @@ import numpy as np
 from rich.console import Console
 
 from nfk.cli.models import model_named
-from nfk.cli.options import DataName, Force, Memory, Method, ModelName, Rank, Seed, command_line, path_option
+from nfk.cli.options import DataName, Force, Memory, Method, ModelName, Seed, command_line, path_option
 from nfk.cli.plan import show_plan
+from nfk.cli.ranks import Rank, rank_for
 from nfk.cli.reading import Data, Reading, read
-from nfk.cli.refusal import refuse_existing
+from nfk.cli.refusal import place_for, refuse_existing
 from nfk.cli.saying import Saying, Spoken, pairs, percent
 from nfk.cli.texts import tokenizer_folder
 from nfk.cli.words import option
@@ -23,7 +24,6 @@ from nfk.fitting import fit as fit_embedding
 from nfk.fitting import plan
 from nfk.runs import Spec, write_run
 from nfk.solve import Interrupted
-from nfk.store import check_writable
 
 
 def fit(
@@ -31,7 +31,7 @@ def fit(
     data: DataName,
     /,
     output: Annotated[Path, path_option("The run folder to write.")] = Path("run"),
-    rank: Rank = 64,
+    rank: Rank = None,
     key: Seed = 0,
     memory: Memory = None,
     method: Method = "auto",
@@ -46,7 +46,7 @@ def fit(
     reading: Reading = Reading(),  # noqa: B008
     saying: Spoken = Saying(),  # noqa: B008
 ) -> int:
-    """Embed a data set with a trained network; what is found goes into a run folder.
+    """Embed your data with a trained network, into a run folder.
 
     Example: nfk fit digits-lenet digits --rank 64 --output runs/digits
     """
@@ -58,19 +58,22 @@ def fit(
     )
     if not dry_run:
         refuse_existing(output, force)
-    network, found = model_named(model), read(data, reading, tokenizer_folder(model))
+    network = model_named(model)
+    reading = reading.suited_to(network)
+    found = read(data, reading, tokenizer_folder(model))
+    options["rank"] = rank = rank_for(rank, network, found.examples)
     if dry_run:
         return show_plan(plan(network, found.examples, rank, method=method, memory=memory, tol=tol), saying)
-    check_writable(output)
     spec = Spec(model, data, rank, key, command=command, options={"reading": reading.to_dict()})
     work = _Work(output, found, spec, saying)
     started = time.perf_counter()
-    try:
-        embedding = fit_embedding(network, found.examples, **_asked(options))
-    except Interrupted as stop:
-        return work.interrupted(stop.result, command)
-    squares = _squares(embedding, found) if outside else None
-    return work.finished(embedding, squares, time.perf_counter() - started)
+    with place_for(output):
+        try:
+            embedding = fit_embedding(network, found.examples, **_asked(options))
+        except Interrupted as stop:
+            return work.interrupted(stop.result, command)
+        squares = _squares(embedding, found) if outside else None
+        return work.finished(embedding, squares, time.perf_counter() - started)
 
 
 def _asked(options: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +82,7 @@ def _asked(options: dict[str, Any]) -> dict[str, Any]:
 
 def _said(options: dict[str, Any]) -> dict[str, Any]:
     """Those that differ from the defaults."""
-    standard = {"rank": 64, "key": 0, "method": "auto", "tol": 1e-2}
+    standard = {"key": 0, "method": "auto", "tol": 1e-2}
     return {name: value for name, value in options.items() if value != standard.get(name)}
 
 
@@ -116,7 +119,7 @@ class _Work:
             "examples": f"{len(self.data):,}",
             "components": f"{embedding.rank}, from {embedding.model.layout.size:,} parameters",
             "explained variance": percent(share),
-            "certificate": f"every eigenvalue within {worst:.1e} of a true one (relative)",
+            "certificate": f"every eigenvalue within {100 * worst:.2g} % of a true one",
             "time": f"{seconds:.1f} s, {embedding.passes} passes over the data",
             "run": f"{self.folder}   (next: nfk report {self.folder})",
         }

@@ -32,7 +32,7 @@ def _made(name: str, factory: Any) -> Model:
     if isinstance(factory, Model):
         return factory
     if not callable(factory):
-        raise Refused(f"{name} is a {type(factory).__name__}: name a function that returns an nfk model")
+        raise Refused(f"{name} is no function but of type {type(factory).__name__}: name one that returns an nfk model")
     try:
         made = factory()
     except Exception as error:

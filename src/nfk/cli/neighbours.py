@@ -35,7 +35,9 @@ def neighbours(
     reading: Reading = Reading(),  # noqa: B008
     saying: Spoken = Saying(),  # noqa: B008
 ) -> int:
-    """Find the nearest examples: of some of the run, or of others (--query).
+    """Find the nearest examples.
+
+    Of some examples of the run, or of others (--query).
 
     Example: nfk neighbours runs/digits 0 17 --count 5
     """

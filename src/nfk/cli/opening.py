@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nfk.cli.models import model_named
 from nfk.cli.reading import Data, Reading, read
-from nfk.cli.refusal import Refused
+from nfk.cli.refusal import NoLabels, Refused
 from nfk.cli.texts import tokenizer_folder
 from nfk.embedding import Embedding, load
 from nfk.runs import Run
@@ -23,7 +23,13 @@ def data_like(run: Run, name: str, reading: Reading, model: str | None = None) -
     # A file of labels, and a number of examples, belong to the data of the fit.
     kept = replace(before, limit=None, labels=None if before.labels and "." in before.labels else before.labels)
     named = model or run.spec.model
-    return read(name, replace(kept, **reading.to_dict()), tokenizer_folder(named) if named else None)
+    said, tokenizer = replace(kept, **reading.to_dict()), tokenizer_folder(named) if named else None
+    try:
+        return read(name, said, tokenizer)
+    except NoLabels:
+        if reading.labels is not None:
+            raise
+        return read(name, replace(said, labels=None), tokenizer)  # new data need not have what the fit's had
 
 
 def _model_name(run: Run, model: str | None) -> str:

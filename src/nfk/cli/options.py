@@ -27,7 +27,6 @@ OtherData = Annotated[str | None, option("Other data than those of the fit, read
 RunModel = Annotated[
     str | None, option("The network of the run, where it is not found by the name it had then.", "MODEL")
 ]
-Rank = Annotated[int | float, option("Components, or the share of the variance to explain (0.95).", "K")]
 Seed = Annotated[int, option("Seed of all that is random.", "N")]
 Memory = Annotated[
     str | None, option("A budget that is kept, such as 4GB; half of the free memory by default.", "SIZE")

@@ -32,7 +32,7 @@ def outliers(
 ) -> int:
     """List the most unusual examples.
 
-    They have the largest share of their Fisher vector outside the components.
+    Of these, the components leave out the largest share.
 
     Example: nfk outliers runs/digits --count 20
     """
@@ -61,7 +61,4 @@ def _table(run: Run, shares: np.ndarray, listed: np.ndarray, data: str | None) -
         known = described(run, row) if data is None else (Text(f"{data}[{row}]"), Text(""), Text(""))
         shown.add_row(*known, percent(float(shares[row])))
     half = percent(float(np.median(shares)))
-    title = (
-        f"outside: the share of |V_x|^2 beyond {run.rank} components; half of all {len(shares):,} have at most {half}"
-    )
-    return titled(title, without_empty(shown))
+    return titled(f"outside: the share that {run.rank} components leave out (median {half})", without_empty(shown))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from nfk.cli.models import model_named
-from nfk.cli.options import DataName, Memory, Method, ModelName, Rank
+from nfk.cli.options import DataName, Memory, Method, ModelName
+from nfk.cli.ranks import Rank, rank_for
 from nfk.cli.reading import Reading, read
 from nfk.cli.saying import Saying, Spoken
 from nfk.cli.texts import tokenizer_folder
@@ -15,18 +16,20 @@ def plan(
     model: ModelName,
     data: DataName,
     /,
-    rank: Rank = 64,
+    rank: Rank = None,
     memory: Memory = None,
     method: Method = "auto",
     reading: Reading = Reading(),  # noqa: B008
     saying: Spoken = Saying(),  # noqa: B008
 ) -> int:
-    """Say what a fit would cost in time and memory, without running it.
+    """Say what a fit would cost, without running it.
 
     Example: nfk plan digits-lenet digits --rank 64 --memory 1GB
     """
-    examples = read(data, reading, tokenizer_folder(model)).examples
-    return show_plan(plan_of(model_named(model), examples, rank, method=method, memory=memory), saying)
+    network = model_named(model)
+    examples = read(data, reading.suited_to(network), tokenizer_folder(model)).examples
+    rank = rank_for(rank, network, examples)
+    return show_plan(plan_of(network, examples, rank, method=method, memory=memory), saying)
 
 
 def show_plan(found: Plan, saying: Saying) -> int:

@@ -26,7 +26,7 @@ def probe(
     reading: Reading = Reading(),  # noqa: B008
     saying: Spoken = Saying(),  # noqa: B008
 ) -> int:
-    """Say how well a linear classifier reads the labels from the embedding.
+    """Test how well a linear classifier reads the labels.
 
     It is tested on examples that it has not seen. Without --test, a fifth of the examples of the run is held out; the
     components have seen them, but not their labels.

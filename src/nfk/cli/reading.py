@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from nfk.cli import arrays, pictures, tables, texts
-from nfk.cli.refusal import Refused
+from nfk.cli.refusal import NoLabels, Refused
 from nfk.cli.words import option
 from nfk.demo.digits import digits
+from nfk.model import Model
 from nfk.stream import Examples
 
 
@@ -35,14 +37,24 @@ class Reading:
     length: Annotated[int, option("For texts: tokens of each; they are cut or padded to it.", "N")] = 64
     size: Annotated[int | None, option("For images: resize them to so many pixels, square.", "PIXELS")] = None
     channels: Annotated[
-        Literal["last", "first"], option("For images: (height, width, channels) or (channels, height, width).")
-    ] = "last"
+        Literal["auto", "last", "first"],
+        option("For images: (height, width, channels) or, as PyTorch models take them, (channels, height, width)."),
+    ] = "auto"
     limit: Annotated[int | None, option("Take only the first so many examples.", "N")] = None
 
     def to_dict(self) -> dict[str, Any]:
         """What differs from the defaults, as JSON can hold it."""
         standard = asdict(Reading())
         return {name: value for name, value in asdict(self).items() if value != standard[name]}
+
+    @property
+    def order(self) -> pictures.Channels:
+        return "first" if self.channels == "first" else "last"
+
+    def suited_to(self, model: Model) -> Reading:
+        """Images of a PyTorch model have their channels first, unless something else was said."""
+        is_torch = model.family.startswith("torch.")
+        return replace(self, channels="first") if is_torch and self.channels == "auto" else self
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> Reading:
@@ -69,22 +81,27 @@ class Data:
         return Data(examples, labels, None if self.shown is None else self.shown[:kept])
 
 
-def _digits(test: bool) -> Data:
+def _digits(test: bool, reading: Reading) -> Data:
     part = digits()[test]
-    return Data(part.images, part.labels)
+    return Data(np.moveaxis(part.images, -1, 1) if reading.order == "first" else part.images, part.labels)
 
 
-DATA_SETS: dict[str, Callable[[], Data]] = {"digits": lambda: _digits(False), "digits-test": lambda: _digits(True)}
+DATA_SETS: dict[str, Callable[[Reading], Data]] = {
+    "digits": partial(_digits, False),
+    "digits-test": partial(_digits, True),
+}
 
 
 def read(name: str, reading: Reading, tokenizer: str | None = None) -> Data:
     """The data that are meant. `tokenizer` is the model's own, where `reading` names none."""
     data = _found(name, reading, reading.tokenizer or tokenizer)
+    if not len(data):
+        raise Refused(f"{name} holds no examples")
     labels = data.labels
     if reading.labels is not None and Path(reading.labels).is_file():
         labels = arrays.label_file(Path(reading.labels))
     elif reading.labels is not None and labels is None:
-        raise Refused(f"--labels {reading.labels}: {name} has nothing of that name, and there is no such file")
+        raise NoLabels(f"--labels {reading.labels}: {name} has nothing of that name, and there is no such file")
     if labels is not None and len(labels) != len(data):
         raise Refused(f"{name} has {len(data):,} examples, but there are {len(labels):,} labels: give one for each")
     data = Data(data.examples, labels, data.shown)
@@ -95,7 +112,7 @@ def read(name: str, reading: Reading, tokenizer: str | None = None) -> Data:
 def _found(name: str, reading: Reading, tokenizer: str | None) -> Data:
     path = Path(name)
     if name in DATA_SETS:
-        return DATA_SETS[name]()
+        return DATA_SETS[name](reading)
     if path.suffix == ".npy" and path.is_file():
         return Data(arrays.array(path))
     if path.suffix == ".npz" and path.is_file():
@@ -123,7 +140,7 @@ def _why_not(path: Path) -> str:
 def _from_folder(path: Path, reading: Reading, tokenizer: str | None) -> Data:
     if tables.is_data_set(path):
         return _from_table(tables.data_set(path), str(path), reading, tokenizer)
-    images = pictures.folder(path, reading.size, reading.channels)
+    images = pictures.folder(path, reading.size, reading.order)
     return Data(images.loaded(), images.labels, images.thumbnails())
 
 
@@ -136,6 +153,6 @@ def _from_table(table: tables.Table, name: str, reading: Reading, tokenizer: str
         return Data(texts.tokens(said, tokenizer, reading.length, name), labels, said)
     chosen = reading.columns or tuple(column for column in table.names if column != label_column)
     if len(chosen) == 1 and table.has_pictures(chosen[0]):
-        images = pictures.Pictures.of(table.pictures(chosen[0]), reading.size, reading.channels, labels)
+        images = pictures.Pictures.of(table.pictures(chosen[0]), reading.size, reading.order, labels)
         return Data(images.loaded(), labels, images.thumbnails())
     return Data(table.numbers(chosen), labels)

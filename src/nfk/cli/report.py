@@ -20,7 +20,9 @@ def report(
     force: Force = False,
     saying: Spoken = Saying(),  # noqa: B008
 ) -> int:
-    """Write one page about one run or several, for any browser, offline.
+    """Write one HTML page about one run or several.
+
+    It opens in any browser, also without a connection.
 
     Example: nfk report runs/digits --output digits.html
     """

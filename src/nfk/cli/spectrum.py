@@ -23,7 +23,7 @@ def spectrum(
     force: Force = False,
     saying: Spoken = Saying(),  # noqa: B008
 ) -> int:
-    """Show how many components matter, how exact they are, and which layers carry them.
+    """Show how many components matter, and in which layers.
 
     Example: nfk spectrum runs/digits --figure spectrum.png
     """

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nfk.cli.arrays import as_labels
-from nfk.cli.refusal import Refused, needs
+from nfk.cli.refusal import NoLabels, Refused, needs
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,10 @@ class Table:
         return self.columns[name]
 
     def labels(self, name: str) -> np.ndarray:
-        return as_labels(list(self.column(name)))
+        try:
+            return as_labels(list(self.column(name)))
+        except Refused as error:
+            raise NoLabels(str(error)) from error
 
     def texts(self, name: str) -> list[str]:
         found = self.column(name)

@@ -2,6 +2,6 @@
 
 from nfk.demo.digits import Digits, digits
 from nfk.demo.lenet import digits_lenet
-from nfk.demo.show import show
+from nfk.demo.show import Shown, show
 
-__all__ = ["Digits", "digits", "digits_lenet", "show"]
+__all__ = ["Digits", "Shown", "digits", "digits_lenet", "show"]

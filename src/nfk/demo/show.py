@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -33,39 +34,55 @@ class Worth:
     network: float
 
 
-def show(output: Path = Path("demo"), rank: int = 64, seed: int = 0) -> Embedding:
+@dataclass(frozen=True)
+class Shown:
+    """What the demo found, and where it was written."""
+
+    embedding: Embedding
+    worth: Worth
+    seconds: float
+    run: Path
+    figures: list[Path]
+
+
+def show(output: Path = Path("demo"), rank: int = 64, seed: int = 0, console: Console | None = None) -> Shown:
     """Fit the Fisher embedding of a trained LeNet-5 on 4,000 digits; compare it with pixels and PCA on 1,000 others.
 
     Args:
         output: where the figures and the run go.
         rank: numbers per example.
         seed: of the fit and of PCA. The network and the split are always the same.
+        console: where it is told; standard output by default.
     """
-    pictures = _pictures()
-    console = Console()
+    pictures, console = _pictures(), console or Console()
+    say = partial(console.print, highlight=False, soft_wrap=True)
     output.mkdir(parents=True, exist_ok=True)
     model, (train, test) = digits_lenet(), digits()
-    console.print(str(plan(model, train.images, rank)), style="dim", highlight=False)
+    forecast = plan(model, train.images, rank).brief
+    say(f"A LeNet-5 with {model.layout.size:,} weights was trained on {len(train):,} real digits.")
+    say(f"nfk reads {rank} numbers for each digit from the gradients of all weights: {forecast}.")
     started = time.perf_counter()
     embedding = fit(model, train.images, rank, key=seed)
     seconds = time.perf_counter() - started
-    spec = Spec("digits-lenet", "digits", rank, seed, seconds, "nfk demo")
-    pixels = np.round(255 * train.images).astype(np.uint8)
     with console.status("looking for unusual digits ..."):
-        squares = embedding.decompose(train.images).total
-    given = {"labels": train.labels, "examples": pixels, "squares": squares}
-    run = write_run(output / "run", embedding, spec=spec, **given)
+        run = _kept(output / "run", embedding, train, Spec("digits-lenet", "digits", rank, seed, seconds, "nfk demo"))
     with console.status("probing ..."):
         worth = measure(embedding, train, test, seed)
     console.print(_table(embedding, worth, seconds))
     title = f"LeNet-5, {len(train):,} MNIST digits"
-    made = [
-        pictures.spectrum(embedding, output / "spectrum.png", title),
-        pictures.leading_images(embedding.training, train.images, output / "components.png", title),
-    ]
-    console.print("figures: " + ", ".join(str(path) for path in made), highlight=False)
-    console.print(f"run: {run}   (next: nfk report {run})", highlight=False)
-    return embedding
+    spectrum = pictures.spectrum(embedding, output / "spectrum.png", title)
+    images = pictures.leading_images(embedding.training, train.images, output / "components.png", title)
+    say(f"figures  {spectrum}, {images}")
+    say(f"next     nfk report {run}: a page to look at")
+    say("         nfk fit FILE.py:FACTORY DATA: your own network, your own data")
+    return Shown(embedding, worth, seconds, run, [spectrum, images])
+
+
+def _kept(folder: Path, embedding: Embedding, train: Digits, spec: Spec) -> Path:
+    """The run, with the digits to look at and what tells the unusual ones."""
+    pixels = np.round(255 * train.images).astype(np.uint8)
+    squares = embedding.decompose(train.images).total
+    return write_run(folder, embedding, spec=spec, labels=train.labels, examples=pixels, squares=squares)
 
 
 def _pictures() -> ModuleType:
@@ -93,8 +110,8 @@ def _table(embedding: Embedding, worth: Worth, seconds: float) -> Table:
     rank, title = embedding.rank, f"Fisher embedding of {len(embedding.left):,} digits"
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_row("numbers per example", f"{rank} (from {embedding.model.layout.size:,} parameters)")
-    table.add_row("explained variance", f"{embedding.explained_variance_ratio.sum():.2%} of the exact trace")
-    table.add_row("certificate", f"every eigenvalue within {embedding.residuals.max():.1e} of a true one (relative)")
+    table.add_row("explained variance", f"{100 * embedding.explained_variance_ratio.sum():.1f} %")
+    table.add_row("certificate", f"eigenvalues within {100 * embedding.residuals.max():.2g} %")
     table.add_row("passes over the data", str(embedding.passes))
     table.add_row("time of the fit", f"{seconds:.1f} s, compilation included")
     if (most := _most_memory()) is not None:
@@ -102,15 +119,15 @@ def _table(embedding: Embedding, worth: Worth, seconds: float) -> Table:
     table.add_section()
     table.add_row(f"linear probe, Fisher embedding ({rank})", f"[bold]{_share(worth.embedded)}")
     table.add_row(f"linear probe, PCA of the pixels ({rank})", _share(worth.pca))
-    table.add_row("linear probe, raw pixels (784)", _share(worth.pixels))
-    table.add_row("the network itself", f"{worth.network:.1%}")
+    table.add_row("linear probe, all pixels (784)", _share(worth.pixels))
+    table.add_row("the network itself", f"{100 * worth.network:.1f} %")
     return table
 
 
 def _share(found: Probe) -> str:
     """The accuracy and its 95 % interval."""
     accuracy = found.accuracy
-    return f"{accuracy.value:.1%} ({100 * accuracy.low:.1f} to {100 * accuracy.high:.1f})"
+    return f"{100 * accuracy.value:.1f} % ({100 * accuracy.low:.1f} to {100 * accuracy.high:.1f})"
 
 
 def _most_memory() -> int | None:

@@ -71,4 +71,4 @@ def _planned(problem: Problem, rank: int | float, memory: int | str | None) -> t
     except (MemoryError, ValueError, TypeError) as error:
         what, _, remedy = str(error).partition(": ")
         return None, Finding("plan", "error", what, remedy)
-    return plan, Finding("plan", "ok", str(plan))
+    return plan, Finding("plan", "ok", "; ".join(filter(None, [plan.brief, problem.note])))

@@ -112,7 +112,7 @@ class JaxNetwork(Network):
         chosen, others = self._leaves()
         if device is not None:
             chosen, others, key = jax.device_put((chosen, others, key), device)
-        return Compiled(self._functions, [jnp.asarray(leaf) for leaf in chosen], others, key, outputs, batching)
+        return Compiled(self._functions, jax.device_put(chosen), others, key, outputs, batching)
 
 
 @dataclass(frozen=True)

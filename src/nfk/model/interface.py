@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 import jax
-import numpy as np
 from jaxtyping import Float
 
 from nfk.layout import Layout
@@ -59,8 +58,8 @@ class Differentiator(ABC):
         The arrays may be used again by the next call but one.
         """
 
-    def rows_into(self, place: Float[np.ndarray, "rows P"], mean: list, scale: list, batch: Batch) -> None:
-        """The same rows, written into memory of the host."""
+    def rows_into(self, place: Float[Any, "rows P"], mean: list, scale: list, batch: Batch) -> None:
+        """The same rows, written into memory of the host, or into the `room` of a space of the network's own."""
         raise NotImplementedError
 
     def factors(self, batch: Batch) -> tuple[dict, list]:
@@ -112,7 +111,7 @@ class Network(ABC):
 
     @abstractmethod
     def differentiate(
-        self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: jax.Device | None = None
+        self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: Any = None
     ) -> Differentiator:
         """The derivatives of the score, for one key of its randomness, computed on `device`."""
 

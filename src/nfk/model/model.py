@@ -114,6 +114,12 @@ class Model:
 
 
 def require_model(model: object) -> None:
+    if any(base.__module__.startswith("torch.nn") for base in type(model).__mro__):
+        raise TypeError(
+            f"model is a {type(model).__name__}, a PyTorch module: say what its score is, as in "
+            "nfk.torch.classifier(module.eval()); there are also nfk.torch.gan, energy, vae, density, diffusion, "
+            "network, language_model, and encoder for what has neither labels nor a density"
+        )
     if not isinstance(model, Model):
         raise TypeError(
             f"model is a {type(model).__name__}: wrap the network first, as in nfk.classifier(apply, params); there "

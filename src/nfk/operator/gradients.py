@@ -15,9 +15,10 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
+from nfk import interrupts
 from nfk.operator.moments import Moments
 from nfk.operator.stream import GradientStream
-from nfk.spaces import Block, Store
+from nfk.spaces import Block, Shelf, Store
 
 
 class GradientOperator:
@@ -35,11 +36,12 @@ class GradientOperator:
         filled: bool = False,
         measure: bool = True,
         tile: int = 0,
+        shelf: Shelf | None = None,
     ) -> None:
         """`kept` is room for all rows, which stay there from the first pass on; `filled` where it has the raw
         gradients already, which are normalised here in place. `measure` takes the length of every row in the first
         pass, for the trace, and to find what is not finite. `tile` is how many examples' rows `gram` may hold where
-        they are not kept."""
+        they are not kept. `shelf` is room for all rows on disk: they are computed once and read in each pass."""
         self.stream, self.moments, self.space = stream, moments, stream.space
         self.shape = (stream.rows, stream.layout.size)
         self.dtype = stream.layout.dtype
@@ -47,10 +49,13 @@ class GradientOperator:
         self.row_squares: np.ndarray | None = None
         self._measure = measure
         self._step, self._tile = chunk * stream.outputs, tile * stream.outputs
-        self._kept, self._filled = kept, filled
+        self._kept = kept
+        self._shelf = shelf
         self._scratch: Store | None = None
-        if kept is not None and filled:
-            kept.normalise(moments.mean, moments.scale)
+        for held in (kept, shelf):
+            if held is not None and filled:
+                held.normalise(moments.mean, moments.scale)
+        self._filled = filled and kept is not None
 
     def trace(self) -> float:
         """|V|_F^2 = trace of the kernel, exact: the squared norms of the rows, free in the first pass."""
@@ -107,15 +112,23 @@ class GradientOperator:
         """
         K = np.empty((self.shape[0], self.shape[0]))
         if self._kept is not None and not self._filled:
-            for _ in self.chunks():
-                pass
+            self._fill()
         for tile, held in self._tiles():
             K[tile, tile] = self.space.inner(held, held, double)
             for rows, V in self._after(tile):
                 K[rows, tile] = self.space.inner(V.T, held, double)
                 K[tile, rows] = K[rows, tile].T
-        self.row_squares = K.diagonal().copy() if self.row_squares is None else self.row_squares
+        if self.row_squares is None:
+            self.row_squares = K.diagonal().copy()
+            self.stream.check_finite(self.row_squares, 0, len(self.stream.examples))
         return K
+
+    def _fill(self) -> None:
+        """All rows into their places; their lengths will be the kernel's diagonal. One pass."""
+        self.passes += 1
+        self.stream.reporter.begin_pass(len(self.stream.examples))
+        for _ in self._compute():
+            pass
 
     def _tiles(self) -> Iterator[tuple[slice, Float[Block, "P n"]]]:
         """Parts of V' that can be held, and their rows."""
@@ -196,10 +209,18 @@ class GradientOperator:
         return self._scratch.block(slice(0, rows.stop - rows.start))
 
     def _write(self, store: Store, base: int, rows: slice) -> None:
-        """V[rows] into a store, from row `base` on: gradients in microbatches that suit the network."""
-        stream, outputs = self.stream, self.stream.outputs
+        """V[rows] into a store, from row `base` on: from the disk where they are there, else gradients in microbatches
+        that suit the network."""
+        stream, outputs, shelf = self.stream, self.stream.outputs, self._shelf
         first, last = rows.start // outputs, rows.stop // outputs
+        if shelf is not None and shelf.has(rows):
+            interrupts.check()
+            shelf.read(rows, store.room(base, rows.stop - rows.start))
+            stream.reporter.advance(last - first)
+            return
         stream.write(store, base, *self._pieces, first, last)
+        if shelf is not None:
+            shelf.put(rows.start, store.room(base, rows.stop - rows.start))
 
     @cached_property
     def _pieces(self) -> tuple[list, list]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nfk.model import Batching
 from nfk.planning.problem import Problem
-from nfk.spaces import HOST, Space
+from nfk.spaces import Host, Space
 
 CHUNK_ROWS = 256  # rows of gradients that meet a block at once: at this size BLAS is near its peak
 MICROBATCH_BYTES = 4 * 2**20  # gradients of a microbatch: small enough to stay in cache and off fresh pages
@@ -62,7 +62,7 @@ def suitable_batching(p: Problem, space: Space) -> tuple[Batching, int]:
     On a CPU patches are the fastest for the critics in `results/gradients.json` and about equal to vmap for LeNet-5, as
     long as they stay off fresh pages; a network too large for that has its examples written out one after another.
     """
-    if space is not HOST:
+    if not isinstance(space, Host):
         return "vmap", max(CHUNK_ROWS // p.outputs, 1)
     few = min(max(MICROBATCH_BYTES // p.row_bytes, p.microbatch), MOST_MICROBATCH)
     if not p.patch_bytes:
@@ -71,15 +71,18 @@ def suitable_batching(p: Problem, space: Space) -> tuple[Batching, int]:
     return ("unrolled", UNROLLED) if room < 2 and p.outputs == 1 else ("patches", max(min(few, room), 1))
 
 
-def gradient_batches(p: Problem, space: Space, budget: int, spare: int, chunks: bool = True) -> Batches:
+def gradient_batches(
+    p: Problem, space: Space, budget: int, spare: int, chunks: bool = True, beside: int = 0
+) -> Batches:
     """The batches that suit the network and the product, within `spare` bytes of a budget.
 
-    Without `chunks` no gradients are gathered: they are all kept, or only looked at as they pass.
+    Without `chunks` no gradients are gathered: they are all kept, or only looked at as they pass. `beside` are bytes
+    of an example in the network that are held besides.
     """
     batching, suitable = suitable_batching(p, space)
     most = max(CHUNK_ROWS // p.outputs, 1)
     suitable = min(suitable, p.examples)
-    network = example_bytes(p, batching)
+    network = example_bytes(p, batching) + beside
     gathered = p.row_bytes if chunks else 0
     microbatch = max(1, min(suitable, budget // 8 // network, spare // (network + gathered)))
     room = (spare - microbatch * network) // p.row_bytes if chunks else most

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from nfk.memory import parse_memory
-from nfk.spaces import Space, default_space
+from nfk.spaces import HOST, Scratch, Space, default_space
 
 Engine = Literal["gradients", "products"]
 MethodName = Literal["auto", "krylov", "gram", "power", "exact"]
 SideName = Literal["parameters", "examples"]
+Keep = Literal[True, False, "disk"]
+ScratchFolder = str | Path | Literal[False]
 
 
 @dataclass(frozen=True)
@@ -21,18 +25,20 @@ class Options:
     """How to run. None leaves the choice to the plan; none of these but `tol` and `max_steps` changes the answer.
 
     `memory` bounds all that is allocated beyond the data, the parameters and the runtime itself: bytes, text such as
-    "4GB", or half of what is free in `space`, where tall blocks live.
+    "4GB", or half of what is free in `space`, where tall blocks live. `scratch` is a folder for what does not fit
+    there; half of what is free in the system's folder for temporary files by default, False for nothing on disk.
     """
 
     method: MethodName = "auto"
     engine: Engine | None = None
     side: SideName | None = None
-    keep: bool | None = None
+    keep: Keep | None = None
     memory: int | str | None = None
     oversamples: int = 10
     tol: float = 1e-2
     max_steps: int = 30
     space: Space = field(default_factory=default_space)
+    scratch: ScratchFolder | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.tol, (int, float, np.floating)) or not self.tol > 0:
@@ -51,11 +57,28 @@ class Options:
             raise ValueError(
                 f"side={self.side!r} is unknown: choose 'parameters' or 'examples', or None to let it be chosen"
             )
-        if self.keep not in (None, True, False):
-            raise ValueError(f"keep={self.keep!r} must be True or False, or None to let it be chosen")
+        if self.keep not in (None, True, False, "disk"):
+            raise ValueError(f"keep={self.keep!r} must be True, False or 'disk', or None to let it be chosen")
+        if self.keep == "disk" and self.disk is None:
+            raise ValueError("keep='disk' needs blocks on the host and a scratch folder: leave out scratch=False")
+        if self.keep and self.engine == "products" and self.method != "exact":
+            raise ValueError(
+                f"keep={self.keep!r} keeps gradients, but engine='products' forms none: leave out one of them"
+            )
         self.budget  # noqa: B018  (its check belongs to construction)
 
     @cached_property
     def budget(self) -> int:
         """Bytes."""
         return parse_memory(self.memory, self.space.free_bytes)
+
+    @cached_property
+    def disk(self) -> Scratch | None:
+        """Where things may lie on disk, if they may: blocks on a device stay there."""
+        possible = self.space is HOST and hasattr(os, "preadv")
+        return Scratch.of(self.scratch) if possible and self.scratch is not False else None
+
+    @cached_property
+    def disk_budget(self) -> int:
+        """Bytes."""
+        return 0 if self.disk is None else self.disk.free_bytes()

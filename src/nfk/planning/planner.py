@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from nfk.memory import at_least, human, parse_memory
 from nfk.notebook import Shown
 from nfk.planning.batches import Batches, chunk_bytes, gradient_batches, network_bytes, product_batches
+from nfk.planning.disk import with_disk
+from nfk.planning.listing import ways
 from nfk.planning.options import Engine, Options, SideName
 from nfk.planning.problem import Problem, Target
 from nfk.planning.rates import TYPICAL, Rates, measured
-from nfk.planning.ways import Way, ways
+from nfk.planning.ways import Way
 from nfk.spaces import Space
 
 CLOSE = 4.0  # engines whose estimates differ by less are timed
@@ -70,12 +72,17 @@ class Plan(Shown):
     @property
     def parts(self) -> dict[str, int]:
         """Bytes of everything that is held."""
-        return {**self.way.fixed_bytes(), **self.way.batch_bytes(self.batches)}
+        return self.way.parts(self.batches)
 
     @property
     def peak_bytes(self) -> int:
         """The sum of all parts: an upper bound, since not all are held at one time."""
         return sum(self.parts.values())
+
+    @property
+    def brief(self) -> str:
+        """Time and memory in a few words."""
+        return f"about {_duration(self.seconds)} and compilation, {human(self.peak_bytes)} at its peak"
 
     def _facts(self) -> dict[str, str]:
         p, way = self.problem, self.way
@@ -103,7 +110,18 @@ class Plan(Shown):
             f"  memory    {human(self.peak_bytes)} at its peak, budget {human(self.budget)}",
         ]
         lines += [f"    {human(size):>10}  {name}" for name, size in self.parts.items() if size]
-        return "\n".join(lines)
+        return "\n".join(lines + _disk_lines(way))
+
+
+def _disk_lines(way: Way) -> list[str]:
+    """What lies where on disk, and how long reading and writing it takes."""
+    if not way.disk_bytes or way.options.disk is None:
+        return []
+    share, rates = _duration(way.disk_seconds), way.rates
+    return [
+        f"  disk      {human(way.disk_bytes)} in {way.options.disk.folder}, {share} of the time "
+        f"(read at {human(rates.disk_read)}/s, written at {human(rates.disk_write)}/s)"
+    ]
 
 
 def _words(way: Way) -> str:
@@ -116,8 +134,15 @@ def _words(way: Way) -> str:
 
 
 def _where(way: Way) -> str:
+    return _gradients(way) + (", basis in memory maps" if way.mapped else "")
+
+
+def _gradients(way: Way) -> str:
     if way.tile:
-        return f"gradients of {way.tile:,} examples held at a time"
+        read = "read from the disk, " if way.shelf else ""
+        return f"gradients {read}of {way.tile:,} examples held at a time"
+    if way.shelf:
+        return "gradients kept on disk"
     products = "by JVP and VJP" if way.engine == "products" else "gradients recomputed in each pass"
     return "gradients kept in memory" if way.keep else products
 
@@ -135,7 +160,7 @@ def plan_fit(problem: Problem, rank: int | float, options: Options, rates: Rates
     fitting = _fitting(problem, target, options, rates or TYPICAL)
     best = min(fitting, key=lambda way: way.seconds)
     if rates is None and best.seconds > WORTH_MEASURING_SECONDS:
-        fitting = _fitting(problem, target, options, measured())
+        fitting = _fitting(problem, target, options, _rates(options, fitting))
         best = min(fitting, key=lambda way: way.seconds)
     rival = _rival(best, fitting)
     others = _best_of_each_kind([way for way in fitting if _kind(way) != _kind(best)])
@@ -145,14 +170,23 @@ def plan_fit(problem: Problem, rank: int | float, options: Options, rates: Rates
 def _fitting(problem: Problem, target: Target, options: Options, rates: Rates) -> list[Way]:
     """The ways that fit in the budget; where none does, an error says what the leanest needs."""
     possible = [(sum(way.least_bytes().values()), way) for way in ways(problem, target, options, rates)]
-    fitting = [way for least, way in possible if least <= options.budget]
+    within = [way for least, way in possible if least <= options.budget]
+    fitting = [way for way in within if way.disk_bytes <= options.disk_budget]
     if not fitting:
+        if within:
+            raise MemoryError(_no_room_on_disk(min(within, key=lambda way: way.disk_bytes)))
         raise MemoryError(_too_large(min(possible, key=lambda pair: pair[0])[1]))
     return fitting
 
 
+def _rates(options: Options, fitting: list[Way]) -> Rates:
+    """Of this machine; of its disk too, where there is a way that uses it."""
+    disk = options.disk if any(way.disk_bytes for way in fitting) else None
+    return measured() if disk is None else with_disk(measured(), disk)
+
+
 def _kind(way: Way) -> tuple:
-    return way.method, way.engine, way.keep, way.side
+    return way.method, way.engine, way.keep, way.shelf, way.mapped, way.side
 
 
 def _best_of_each_kind(found: list[Way]) -> tuple[Way, ...]:
@@ -169,6 +203,14 @@ def _rival(best: Way, fitting: list[Way]) -> Way | None:
         return None
     rival = min(others, key=lambda way: way.seconds)
     return rival if rival.seconds < CLOSE * best.seconds else None
+
+
+def _no_room_on_disk(way: Way) -> str:
+    return (
+        f"memory={human(way.options.budget)} is too little without a disk, and the leanest way takes "
+        f"{at_least(way.disk_bytes)} there: there are {human(way.options.disk_budget)} for it in "
+        f"{way.options.disk and way.options.disk.folder}. Raise memory, or name a folder on a larger disk, scratch=..."
+    )
 
 
 def _too_large(way: Way) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 import scipy.linalg
+from threadpoolctl import threadpool_info
 
 from nfk.atomic import write_atomically
 from nfk.spaces import HOST
@@ -32,7 +33,8 @@ ROUNDS = 3  # of which the best counts: another process on the machine slows som
 @dataclass(frozen=True)
 class Rates:
     """FLOP/s of a network's gradients, of products of rows with a block of `WIDTHS` columns, and of a kernel matrix (as
-    if all of it were computed) in float32 and float64; an eigendecomposition's n^3 per second; bytes/s into memory."""
+    if all of it were computed) in float32 and float64; an eigendecomposition's n^3 per second; bytes/s into memory, and
+    from and to the disk."""
 
     network: float
     products: tuple[float, ...]
@@ -40,6 +42,8 @@ class Rates:
     kernel_double: float
     eigh: float
     memory: float
+    disk_read: float = 0.6e9
+    disk_write: float = 0.4e9
 
     def product(self, columns: float) -> float:
         """FLOP/s of V M and V' W with that many columns."""
@@ -63,12 +67,16 @@ def measured() -> Rates:
         return Rates(**{**found, "products": tuple(found["products"])})
     except (OSError, ValueError, TypeError, KeyError):
         rates = measure()
+    keep(place, asdict(rates))
+    return rates
+
+
+def keep(place: Path, facts: dict) -> None:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(place, lambda file: _write(file, asdict(rates)))
+        write_atomically(place, lambda file: _write(file, facts))
     except OSError:
         pass  # a home that cannot be written to: measured again by the next process
-    return rates
 
 
 def _write(file: Path, facts: dict) -> None:
@@ -77,9 +85,20 @@ def _write(file: Path, facts: dict) -> None:
 
 def _place() -> Path:
     """One file for each kind of machine, number of cores and version of what computes."""
-    versions = (ROWS, COLUMNS, WIDTHS, platform.processor(), _cpu(), workers(), np.__version__, jax.__version__)
+    computed_by = np.__version__, jax.__version__, kernels()
+    versions = (ROWS, COLUMNS, WIDTHS, platform.processor(), _cpu(), workers(), *computed_by)
     name = hashlib.sha256(repr(versions).encode()).hexdigest()[:16]
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "nfk" / f"rates-{name}.json"
+    return cached(f"rates-{name}.json")
+
+
+def cached(name: str) -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "nfk" / name
+
+
+def kernels() -> str:
+    """For which processor numpy's BLAS computes: OPENBLAS_CORETYPE, where it is set, may force slower ones."""
+    found = {str(library.get("architecture")) for library in threadpool_info() if library["user_api"] == "blas"}
+    return " ".join(sorted(found))
 
 
 def _cpu() -> str:

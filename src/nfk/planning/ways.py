@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from nfk.planning.batches import (
+    CHUNK_ROWS,
     LEANEST,
     LEANEST_PRODUCTS,
     Batches,
@@ -21,10 +22,8 @@ from nfk.planning.rates import Rates
 from nfk.solve.krylov import PROBES
 from nfk.solve.power import ITERATIONS
 
-WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+TALL = "parameters x columns"  # how the names of parts end that are blocks of the parameters' side
 UNKNOWN_RANK = 64  # components that are reckoned with when a share of variance is asked for
-MOST_UNKNOWN = 3000  # columns that such a search may take
-TILE_SHARE = 0.77  # of the room for gradients, where not all of them fit
 SEARCH = 1.3  # a search takes longer than its products: spectra differ, and small matrices cost time as well
 FEW_COLUMNS = 8  # so many tangents take as long as fewer
 PASS_SECONDS = 0.002  # of a pass over nothing
@@ -33,7 +32,8 @@ PASS_SECONDS = 0.002  # of a pass over nothing
 @dataclass(frozen=True)
 class Way:
     """One way to run one problem. `width` is the columns of a block, `capacity` the most columns that a basis may have,
-    `tile` the examples whose gradients a kernel matrix holds when not all of them can be kept."""
+    `tile` the examples whose gradients a kernel matrix holds when not all of them can be kept. `shelf`: gradients are
+    computed once and read from the disk in each pass; `mapped`: tall blocks of columns lie in memory maps."""
 
     problem: Problem
     target: Target
@@ -46,6 +46,8 @@ class Way:
     width: int = 0
     capacity: int = 0
     tile: int = 0
+    shelf: bool = False
+    mapped: bool = False
 
     @property
     def rank(self) -> int:
@@ -61,16 +63,23 @@ class Way:
 
     def fixed_bytes(self) -> dict[str, int]:
         """What does not depend on the batches, at the stage that needs most."""
-        return max(self._stages(), key=lambda parts: sum(parts.values()))
+        return max(map(self.in_memory, self.stages()), key=lambda parts: sum(parts.values()))
 
-    def _stages(self) -> Iterator[dict[str, int]]:
+    def in_memory(self, parts: dict[str, int]) -> dict[str, int]:
+        return {name: size for name, size in parts.items() if not (self.mapped and name.endswith(TALL))}
+
+    def tall_bytes(self) -> int:
+        """Blocks of the parameters' side, at the stage that has most of them."""
+        return max(sum(size for name, size in parts.items() if name.endswith(TALL)) for parts in self.stages())
+
+    def stages(self) -> Iterator[dict[str, int]]:
         """Moments, search, finish: what each of them holds beside the batches."""
         p = self.problem
         column, always = p.column_bytes, {}
         if self.keep:
             always["all gradients"] = p.examples * p.row_bytes
-        sketch = self.width if self.method == "krylov" and self.side == "parameters" else 0
-        yield always | {"moments (mean, Fisher, scale and their sums)": (9 + 2 * sketch) * column}
+        sketched = {f"a sketch, {TALL}": 2 * self.width * column} if self._sketches else {}
+        yield always | {"moments (mean, Fisher, scale and their sums)": 9 * column} | sketched
         always["mean, Fisher and scale"] = 5 * column
         yield always | self._search_bytes()
         yield always | self._finish_bytes()
@@ -84,15 +93,15 @@ class Way:
             tile = {"a tile of gradients": self.tile * p.row_bytes} if self.tile else {}
             return {"kernel matrix and its eigenvectors": 4 * 8 * size**2} | dense | tile
         if self.method == "power":
-            return {"two blocks, parameters x columns": 3 * self.width * p.column_bytes} | tangents
+            return {f"two blocks, {TALL}": 3 * self.width * p.column_bytes} | tangents
         projected = {"projected matrix": 4 * 8 * self.capacity**2}
         if self.side == "parameters":
             return {
-                "basis and work space, parameters x columns": (self.capacity + 3 * self.width) * p.column_bytes,
+                f"basis and work space, {TALL}": (self.capacity + 3 * self.width) * p.column_bytes,
                 "images of the basis, rows x columns": (self.capacity + 3 * self.width) * p.rows * p.itemsize,
             } | projected | tangents  # fmt: skip
         return {
-            "a block and its work space, parameters x columns": 3 * self.width * p.column_bytes,
+            f"a block and its work space, {TALL}": 3 * self.width * p.column_bytes,
             "basis, images and work space, rows x columns, float64": (2 * self.capacity + 4 * self.width) * p.rows * 8,
         } | projected | tangents  # fmt: skip
 
@@ -100,27 +109,49 @@ class Way:
         p, count = self.problem, self.target.rank or min(self.capacity or self.problem.smaller, self.problem.smaller)
         left = {"left vectors and images": 6 * count * p.rows * 8}
         if self.tile:  # neither a second block of right vectors nor a probe: the kernel certifies
-            return {"right vectors": count * p.column_bytes, "kernel matrix": 2 * 8 * p.rows**2} | left
-        parts = {"right vectors and their certificate": 3 * count * p.column_bytes} | left
+            return {f"right vectors, {TALL}": count * p.column_bytes, "kernel matrix": 2 * 8 * p.rows**2} | left
+        parts = {f"right vectors and their certificate, {TALL}": 3 * count * p.column_bytes} | left
         if self.method != "krylov":
             probes = 3 * PROBES if self.method == "gram" else 0
-            return parts | {"probes": probes * p.column_bytes}
-        parts["probes"] = 3 * min(PROBES, self.width) * p.column_bytes
+            return parts | {f"probes, {TALL}": probes * p.column_bytes}
+        parts[f"probes, {TALL}"] = 3 * min(PROBES, self.width) * p.column_bytes
         if self.engine == "products":
             parts["scaled tangents"] = 2 * max(count, self.width) * p.column_bytes
         if self.side == "parameters":
             return parts | {
-                "basis, parameters x columns": (self.capacity + self.width) * p.column_bytes,
+                f"basis, {TALL}": (self.capacity + self.width) * p.column_bytes,
                 "images of the basis, rows x columns": self.capacity * p.rows * p.itemsize,
             }
         return parts | {
-            "remainder, parameters x columns": self.width * p.column_bytes,
+            f"remainder, {TALL}": self.width * p.column_bytes,
             "basis and images, rows x columns, float64": 2 * self.capacity * p.rows * 8,
         }
 
-    def batch_bytes(self, batches: Batches) -> dict[str, int]:
-        parts = network_bytes(self.problem, batches)
-        return parts if not self._gathers else {**parts, **chunk_bytes(self.problem, batches)}
+    def parts(self, batches: Batches) -> dict[str, int]:
+        """All that is held with these batches, at the stage that needs most."""
+        moments, *later = map(self.in_memory, self.stages())
+        stages = [moments | self.batch_bytes(batches, True), *(part | self.batch_bytes(batches) for part in later)]
+        return max(stages, key=lambda parts: sum(parts.values()))
+
+    def batch_bytes(self, batches: Batches, moments: bool = False) -> dict[str, int]:
+        """While the moments are taken, or later: then the network is at rest where gradients are read."""
+        p, parts = self.problem, {}
+        if moments or not self.reads:
+            parts = network_bytes(p, batches)
+            if self.shelf:
+                parts["gradients on their way to the disk"] = batches.gradients * p.row_bytes
+        gathers = self._gathers and (not moments or not self.reads or self._sketches)
+        return {**parts, **chunk_bytes(p, batches)} if gathers else parts
+
+    @property
+    def reads(self) -> bool:
+        """Whether all gradients are on disk when the search begins."""
+        return self.shelf and self.problem.moments_over_data
+
+    @property
+    def _sketches(self) -> bool:
+        """Whether a start for the search is made while the moments are taken."""
+        return self.method == "krylov" and self.side == "parameters"
 
     @property
     def _gathers(self) -> bool:
@@ -130,18 +161,29 @@ class Way:
     def batches(self) -> Batches:
         """The batches that suit best within the budget."""
         p, options = self.problem, self.options
+        if self.reads:
+            return self._read_batches()
         spare = options.budget - sum(self.fixed_bytes().values())
         if self.engine == "products":
             return product_batches(p, options.space, options.budget, spare, self.width)
-        batches = gradient_batches(p, options.space, options.budget, spare, self._gathers)
+        staged = p.row_bytes if self.shelf else 0
+        batches = gradient_batches(p, options.space, options.budget, spare, self._gathers, staged)
         if self.keep and options.space.device is None:  # rows that stand in one array meet a block all at once
             return replace(batches, chunk=-(-p.examples // batches.gradients) * batches.gradients)
         return batches
 
+    def _read_batches(self) -> Batches:
+        """Chunks may take what the network took before."""
+        p, options = self.problem, self.options
+        spare, *later = (options.budget - sum(self.in_memory(parts).values()) for parts in self.stages())
+        batches = gradient_batches(p, options.space, options.budget, spare, self._sketches, p.row_bytes)
+        most = batches.chunk if self._sketches else max(CHUNK_ROWS // p.outputs, 1)
+        return replace(batches, chunk=max(min(min(later) // p.row_bytes, most, p.examples), 1))
+
     def least_bytes(self) -> dict[str, int]:
         """With one example at a time: no budget below this sum can be kept."""
         leanest = LEANEST_PRODUCTS if self.engine == "products" else LEANEST
-        return {**self.fixed_bytes(), **self.batch_bytes(leanest)}
+        return self.parts(leanest)
 
     # --- cost
 
@@ -189,7 +231,7 @@ class Way:
             trace = p.examples * p.gradient_flops if self._needs_trace_pass else 0
             columns = self._columns_met * max(self.width, FEW_COLUMNS) / self.width
             return moments + trace + columns * 5.0 * p.forward_flops * p.examples
-        again = (0 if p.moments_over_data else 1) if self.keep else self.sweeps
+        again = (0 if p.moments_over_data else 1) if self.keep or self.shelf else self.sweeps
         return moments + again * p.examples * p.gradient_flops
 
     @property
@@ -234,7 +276,34 @@ class Way:
             total += 2.0 * p.rows * p.parameters * min(p.rows, p.smaller) / rate
         if self.tiles > 1:
             total += 6.0 * p.examples * p.rows * p.parameters / self.batches().chunk / rates.memory
-        return total + self._written / rates.memory + self.sweeps * PASS_SECONDS
+        return total + self._written / rates.memory + self.sweeps * PASS_SECONDS + self.disk_seconds
+
+    @property
+    def disk_bytes(self) -> int:
+        """What lies on disk."""
+        rows = self.problem.examples * self.problem.row_bytes if self.shelf else 0
+        return rows + (self.tall_bytes() if self.mapped else 0)
+
+    @property
+    def disk_seconds(self) -> float:
+        """Of reading and writing: all gradients once to the disk, and from there in each pass; tall blocks whenever
+        something is done with them, as if nothing of them stayed in memory."""
+        p, rates = self.problem, self.rates
+        rows = p.examples * p.row_bytes if self.shelf else 0
+        seconds = rows / rates.disk_write + self.sweeps * rows / rates.disk_read
+        if not self.mapped:
+            return seconds
+        moved = self._columns_moved * p.column_bytes
+        return seconds + moved * (2 / 3 / rates.disk_read + 1 / 3 / rates.disk_write)
+
+    @property
+    def _columns_moved(self) -> float:
+        """Columns of tall blocks that are read or written: three for each that a chunk of rows meets, those of the
+        basis that a block is made orthogonal to, and the right vectors while they are certified."""
+        chunks = math.ceil(self.problem.examples / self.batches().chunk)
+        steps, basis = (self.steps, min(self.columns, self.capacity) / 2) if self.method == "krylov" else (0, 0)
+        orthogonal = steps * (11 * basis + 12 * self.width) if self.side == "parameters" else 0
+        return 3 * chunks * (self._columns_met + self.rank) + orthogonal + 12 * self.rank
 
     @property
     def _written(self) -> float:
@@ -262,60 +331,3 @@ def expected_columns(rank: int, width: int, tol: float) -> float:
     at_1e3 = 2.75 * rank + 5 * width / (1 + 0.15 * width / rank)
     eased = 1 - 0.14 * math.log10(min(max(tol, 1e-7), 0.3) / 1e-3)
     return max(at_1e3 * eased, rank + width / 2)
-
-
-def ways(problem: Problem, target: Target, options: Options, rates: Rates) -> Iterator[Way]:
-    """Every way that the options allow."""
-    for method in ("krylov", "gram") if options.method == "auto" else (options.method,):
-        for engine, keep in _engines(problem, options, method):
-            way = Way(problem, target, options, rates, method, engine, keep)
-            if method == "krylov":
-                yield from _blocks(way)
-            elif method == "gram":
-                yield from _tiles(way)
-            else:
-                wide = min((target.rank or UNKNOWN_RANK) + options.oversamples, problem.smaller)
-                yield replace(way, width=wide)
-
-
-def _engines(p: Problem, options: Options, method: MethodName) -> Iterator[tuple[Engine, bool]]:
-    """Engines, and whether they keep all gradients."""
-    if options.engine in (None, "gradients"):
-        keeps = (True,) if method == "exact" else (True, False)
-        yield from (("gradients", keep) for keep in keeps if options.keep in (None, keep) or method == "exact")
-    allowed = not p.why_no_products and method != "gram" and (options.keep is not True or method == "exact")
-    if options.engine in (None, "products") and allowed:
-        yield "products", False
-
-
-def _tiles(way: Way) -> Iterator[Way]:
-    """All gradients kept, or as large a tile as the budget has room for."""
-    p, options = way.problem, way.options
-    if options.side is not None and options.method == "auto":
-        return
-    if way.keep:
-        yield way
-        return
-    _, search, _ = way._stages()
-    room = options.budget - sum(search.values()) - sum(way.batch_bytes(LEANEST).values())
-    # The rest is for a chunk of the later rows: what they meet is turned into float64 for every chunk.
-    yield replace(way, tile=int(min(max(TILE_SHARE * room // p.row_bytes, 1), p.examples)))
-
-
-def _blocks(way: Way) -> Iterator[Way]:
-    """Krylov on either side, with blocks of every width, and bases that hold all of a search or restart."""
-    rank, smaller = way.rank, way.problem.smaller
-    wide = [rank + way.options.oversamples, 2 * rank, 3 * rank] if way.target.rank else []
-    for width in sorted({min(width, smaller) for width in (*WIDTHS, *wide) if width <= 3 * rank + 64}):
-        for side in ("parameters", "examples"):
-            if way.options.side in (None, side):
-                for capacity in _capacities(replace(way, width=width)):
-                    yield replace(way, side=side, width=width, capacity=min(capacity, smaller + width))
-
-
-def _capacities(way: Way) -> tuple[int, ...]:
-    least, width = way.kept + 2 * way.width, way.width
-    if way.target.rank is None:
-        return tuple(max(columns, least) for columns in (MOST_UNKNOWN, MOST_UNKNOWN // 2, 1000, 500, 250))
-    whole = math.ceil(1.3 * expected_columns(way.rank, width, way.options.tol)) + 2 * width
-    return whole, max(whole // 2, least), least

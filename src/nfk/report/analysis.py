@@ -76,11 +76,12 @@ def shown_rows(total: int, most: int) -> np.ndarray:
 def maps_of(features: np.ndarray) -> list[Map]:
     """PCA, and UMAP where it is installed."""
     found = []
-    if _umap_is_installed() and len(features) > NEIGHBOURS:
-        note = "UMAP keeps neighbours together; distances between far groups mean little."
-        found.append(Map("UMAP", note, _umap(features)))
+    if len(features) > NEIGHBOURS and (positions := _umap(features)) is not None:
+        note = "UMAP keeps neighbours together. How far apart two groups are means little."
+        found.append(Map("UMAP", note, positions))
     flat = plane(features)
-    note = f"PCA: the plane in which the examples spread most by direction; it holds {flat.share:.0%} of their spread."
+    share = f"{100 * flat.share:.0f}\u00a0%"
+    note = f"PCA: the flat view in which the examples spread most. It holds {share} of their spread."
     return [*found, Map("PCA", note, flat.positions)]
 
 
@@ -91,9 +92,15 @@ def _umap_is_installed() -> bool:
         return False
 
 
-def _umap(features: np.ndarray) -> np.ndarray:
-    import umap  # pyright: ignore[reportMissingImports]
-
+def _umap(features: np.ndarray) -> np.ndarray | None:
+    """Positions, or None where it is not installed, or its installation is broken."""
+    if not _umap_is_installed():
+        return None
+    try:
+        import umap  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        warnings.warn(f"umap-learn is installed but cannot be imported ({error}): the map is PCA's alone", stacklevel=2)
+        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on its threads and on jax's: nothing that a reader can act on
         return umap.UMAP(metric="cosine", random_state=0).fit_transform(features)

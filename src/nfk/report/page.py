@@ -22,8 +22,11 @@ from nfk.tasks import alignment, spectrum
 
 SCRIPTS = ("examples.js", "charts.js", "map.js", "main.js")
 LAYERS = 24
+BLOCKS = 16  # of a network with more layers than that
 LAYER_COMPONENTS = 32
 TEXTS_AT_AN_END = 4
+HEADLINE = 4  # facts in large type
+DEEP = 0.64  # of a layer's share: from here on, writing on its colour changes from dark to light, or back
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +66,18 @@ class Section:
     layers: list[tuple[str, list[float]]]
     probe: list[tuple[int, float, float, float]]
 
+    def how_unusual(self, place: int) -> str | None:
+        """The share of an example that the components leave out, with its label; None where it is not known."""
+        if self.content.outside is None:
+            return None
+        said = [self.data.label(place), percent(float(self.strangeness[place]))]
+        return " · ".join(part for part in said if part is not None)
+
+    @property
+    def begin(self) -> int:
+        """The example that is chosen when the page opens: the first that deserves a look."""
+        return self.suspects[0].row if self.suspects else self.outliers[0]
+
 
 def page_of(contents: Sequence[Content], most: int) -> str:
     """The page as text, complete in itself."""
@@ -80,6 +95,9 @@ def page_of(contents: Sequence[Content], most: int) -> str:
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         payload=json_for_html(_payload(sections)),
         suspects_shown=analysis.SUSPECTS,
+        headline=HEADLINE,
+        deep=DEEP,
+        accuracies=_accuracies(sections),
         texts_shown=TEXTS_AT_AN_END,
     )
 
@@ -148,13 +166,27 @@ def _section(number: int, content: Content, data: Data) -> Section:
 
 def _layers(content: Content) -> list[tuple[str, list[float]]]:
     """Shares of the first components by layer, in the network's order; small layers are summed as "others"."""
-    shares = {name: np.asarray(share)[:LAYER_COMPONENTS] for name, share in content.layers.items()}
+    shares = _by_block({name: np.asarray(share)[:LAYER_COMPONENTS] for name, share in content.layers.items()})
     if len(shares) <= LAYERS:
         return [(name, share.tolist()) for name, share in shares.items()]
     large = set(sorted(shares, key=lambda name: -shares[name].sum())[: LAYERS - 1])
     others = np.sum([share for name, share in shares.items() if name not in large], axis=0)
     kept = [(name, share.tolist()) for name, share in shares.items() if name in large]
     return [*kept, (f"{len(shares) - len(kept)} others", others.tolist())]
+
+
+def _by_block(shares: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Of too many layers, sums over those whose names begin alike: as many parts of the names as keeps them few."""
+    if len(shares) <= LAYERS:
+        return shares
+    for depth in range(max((name.count("/") for name in shares), default=0) + 1, 0, -1):
+        blocks: dict[str, np.ndarray] = {}
+        for name, share in shares.items():
+            block = "/".join(name.split("/")[:depth])
+            blocks[block] = blocks.get(block, 0) + share
+        if len(blocks) <= BLOCKS:
+            return blocks
+    return shares
 
 
 # --- what is said in words
@@ -177,12 +209,12 @@ MEANINGS = {
     "Variance explained": "of everything in which the network's gradients differ between examples",
     "Certificate": "how far an eigenvalue can be from a true one, relative to it",
     "Effective components": "how many equal components would spread the variance as much",
-    "Examples": "in the fit",
-    "Components": "numbers for each example",
-    "Parameters": "of the network that take part",
     "Time": "of the fit",
     "Memory": "at the peak of the fit, at the most",
     "Passes": "over the data",
+    "Examples": "in the fit",
+    "Components": "numbers for each example",
+    "Parameters": "of the network that take part",
     "Model": "how the network was read",
     "Data": "that was fitted",
 }
@@ -194,22 +226,22 @@ def _facts_of(content: Content) -> dict[str, str]:
         effective = spectrum(content.eigenvalues, content.trace, len(content.rows)).effective_rank
     facts = {
         "Variance explained": percent(float(content.shares.sum())),
-        "Certificate": f"±\u2009{_relative(float(np.max(content.residuals, initial=0)))}",
+        "Certificate": _certificate(float(np.max(content.residuals, initial=0))),
         "Effective components": effective and f"{effective.value:,.1f}",
-        "Examples": f"{content.examples:,}",
-        "Components": f"{content.rank:,}",
-        "Parameters": content.parameters and f"{content.parameters:,}",
         "Time": content.seconds and duration(content.seconds),
         "Memory": content.peak_bytes and human(content.peak_bytes),
         "Passes": content.passes and f"{content.passes:,}",
+        "Examples": f"{content.examples:,}",
+        "Components": f"{content.rank:,}",
+        "Parameters": content.parameters and f"{content.parameters:,}",
         "Model": content.model,
         "Data": content.data,
     }
     return {name: value for name, value in facts.items() if value}
 
 
-def _relative(bound: float) -> str:
-    return f"{100 * bound:.2g}\u00a0%"
+def _certificate(bound: float) -> str:
+    return f"±\u2009{100 * bound:.2g}\u00a0%" if bound > 1e-5 else "below 0.001\u00a0%"
 
 
 def duration(seconds: float) -> str:
@@ -221,6 +253,17 @@ def duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+
+
+def _accuracies(sections: Sequence[Section]) -> list[tuple[int, list[tuple[str, str]]]]:
+    """(k, [(accuracy, interval) of every run that has a probe]), an empty pair where a run has no such k."""
+    probes = [{k: rest for k, *rest in section.probe} for section in sections if section.probe]
+    ranks = sorted({k for probe in probes for k in probe})
+    return [(k, [_accuracy(*probe[k]) if k in probe else ("", "") for probe in probes]) for k in ranks]
+
+
+def _accuracy(value: float, low: float, high: float) -> tuple[str, str]:
+    return percent(value), f"{100 * low:.1f} to {100 * high:.1f}"
 
 
 def _alignments(sections: Sequence[Section]) -> list[tuple[str, str, str, str]]:
@@ -273,6 +316,7 @@ def _packed_run(section: Section) -> dict[str, Any]:
         "shares": content.shares.tolist(),
         "residuals": content.residuals.tolist(),
         "probe": section.probe,
+        "begin": section.begin,
         "maps": [{"name": map_.name, "positions": _packed_positions(map_.positions)} for map_ in section.maps],
         "neighbours": packed(around.rows.astype(np.uint32)),
         "similarities": packed(np.round(255 * np.clip(around.similarities, 0, 1)).astype(np.uint8)),

@@ -4,11 +4,15 @@ import jax
 
 from nfk.spaces.device import Device
 from nfk.spaces.host import HOST, Host
+from nfk.spaces.mapped import Mapped
 from nfk.spaces.orthonormal import orthonormalise, project_out
+from nfk.spaces.scratch import Scratch
+from nfk.spaces.shelf import Shelf
 from nfk.spaces.space import Block, Space, Store, normals
 
 __all__ = [
-    "HOST", "Block", "Device", "Host", "Space", "Store", "default_space", "normals", "orthonormalise", "project_out",
+    "HOST", "Block", "Device", "Host", "Mapped", "Scratch", "Shelf", "Space", "Store", "default_space",
+    "normals", "orthonormalise", "project_out",
 ]  # fmt: skip
 
 

@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from nfk.layout import Layout
 from nfk.memory import available_bytes
 from nfk.spaces.pool import each, workers
 from nfk.spaces.space import SLAB, Block, Leaves, Space, Store, normals
-from nfk.spaces.tally import JaxTally, largest
+from nfk.spaces.tally import HostTally, largest
 
 ROWS_IN_CACHE = 64
 LARGE = 64 * 2**20
+WIDE_SLAB = 4 * SLAB  # of a large small matrix, whose own size costs as much as a slab's products
 TILE = 1024  # columns of a small matrix that one worker sums up
 PIECES = 8  # parts of a long sum; and what a worker takes at a time is an eighth of its share
 
@@ -38,11 +39,18 @@ class Host(Space):
     def free_bytes(self) -> int:
         return available_bytes()
 
+    def fresh(self, shape: tuple[int, int], dtype: np.dtype, zeros: bool = False) -> np.ndarray:
+        """Room for a new block."""
+        return fresh(shape, dtype, zeros)
+
     def zeros(self, rows: int, columns: int, dtype: np.dtype) -> Block:
-        return fresh((rows, columns), dtype, zeros=True)
+        return self.fresh((rows, columns), dtype, zeros=True)
 
     def random(self, seed: Sequence[int], rows: int, columns: int, dtype: np.dtype) -> Block:
-        return normals(seed, 0, rows, columns, dtype)
+        block = self.fresh((rows, columns), dtype)
+        for slab in slabs(slice(0, rows)):
+            block[slab] = normals(seed, slab.start, slab.stop, columns, dtype)
+        return block
 
     def put(self, array: np.ndarray | Block, dtype: np.dtype | None = None) -> Block:
         return np.ascontiguousarray(array, dtype)
@@ -67,7 +75,7 @@ class Host(Space):
     def norms(self, block: Block, minus: Block | None = None, factors: np.ndarray | float = 1.0) -> np.ndarray:
         def squares(rows: slice) -> np.ndarray:
             total = np.zeros(block.shape[1])
-            for slab in _slabs(rows):
+            for slab in slabs(rows):
                 part = block[slab].astype(np.float64)
                 if minus is not None:
                     part -= minus[slab] * np.asarray(factors, np.float64)
@@ -81,7 +89,7 @@ class Host(Space):
         total = np.zeros(len(block))
 
         def add(rows: slice) -> None:
-            for columns in _slabs(slice(0, block.shape[1])):
+            for columns in slabs(slice(0, block.shape[1])):
                 part = block[rows, columns]
                 total[rows] += np.einsum("ij,ij->i", part, part)
 
@@ -90,7 +98,7 @@ class Host(Space):
 
     def product(self, left: Block, right: Block) -> Block:
         right = _like(right, left)
-        result = fresh((len(left), right.shape[1]), left.dtype)
+        result = self.fresh((len(left), right.shape[1]), left.dtype)
         each(lambda rows: _multiply(left[rows], right, result[rows]), _shares(len(left)))
         return result
 
@@ -99,7 +107,7 @@ class Host(Space):
         right = right if sign == 1 else sign * right
 
         def add(rows: slice) -> None:
-            for slab in _slabs(rows):
+            for slab in slabs(rows):
                 part = np.empty((slab.stop - slab.start, right.shape[1]), total.dtype)
                 _multiply(left[slab], right, part)
                 total[slab] += part
@@ -115,17 +123,17 @@ class Host(Space):
         rotation, columns = _like(rotation, block), rotation.shape[1]
 
         def turn(rows: slice) -> None:
-            for slab in _slabs(rows):
+            for slab in slabs(rows):
                 block[slab, :columns] = block[slab] @ rotation
 
         each(turn, _shares(len(block)))
-        return block if columns == block.shape[1] else np.ascontiguousarray(block[:, :columns])
+        return block if columns == block.shape[1] else self.copied(block[:, :columns], block.dtype)
 
     def normalise(self, block: Block, scale: np.ndarray, mean: np.ndarray, sums: np.ndarray) -> Block:
         sums = sums.astype(block.dtype)
 
         def shift(rows: slice) -> None:
-            for slab in _slabs(rows):
+            for slab in slabs(rows):
                 block[slab] -= np.outer(mean[slab], sums)
                 block[slab] *= scale[slab, None]
 
@@ -133,7 +141,13 @@ class Host(Space):
         return block
 
     def joined(self, blocks: Sequence[Block]) -> Block:
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+        if len(blocks) == 1:
+            return blocks[0]
+        result, start = self.fresh((len(blocks[0]), sum(b.shape[1] for b in blocks)), blocks[0].dtype), 0
+        for block in blocks:
+            result[:, start : start + block.shape[1]] = block
+            start += block.shape[1]
+        return result
 
     def stacked(self, blocks: Iterable[tuple[slice, Block]], rows: int, columns: int, dtype: np.dtype) -> Block:
         result = np.empty((rows, columns), dtype)
@@ -142,12 +156,17 @@ class Host(Space):
         return result
 
     def columns(self, block: Block, place: slice) -> Block:
-        return block[:, place].copy()
+        return self.copied(block[:, place], block.dtype)
+
+    def copied(self, block: Block, dtype: np.dtype) -> Block:
+        result = self.fresh(block.shape, dtype)
+        result[:] = block
+        return result
 
     def padded(self, block: Block, rows: int, columns: int) -> Block:
         if block.shape == (rows, columns):
             return block
-        result = np.zeros((rows, columns), block.dtype)
+        result = self.fresh((rows, columns), block.dtype, zeros=True)
         result[: block.shape[0], : block.shape[1]] = block
         return result
 
@@ -155,10 +174,10 @@ class Host(Space):
         return HostStore(fresh((rows, layout.size), layout.dtype), layout.places)
 
     def lend(self, block: Block) -> jax.Array:
-        return jnp.asarray(block)
+        return jax.device_put(block)  # jnp.asarray compiles a program for every shape, 20 ms each
 
-    def tally(self, layout: Layout) -> JaxTally:
-        return JaxTally(layout, self.lend)
+    def tally(self, layout: Layout) -> HostTally:
+        return HostTally(layout)
 
     def largest(self, leaves: Leaves) -> float:
         return largest(leaves)
@@ -187,18 +206,24 @@ class HostStore(Store):
         return self.array[rows]
 
     def normalise(self, mean: np.ndarray, scale: np.ndarray) -> None:
-        def shift(place: slice) -> None:
-            rows = self.array[place]
-            rows -= mean
-            rows *= scale
-
-        each(shift, _pieces(len(self.array), ROWS_IN_CACHE))
+        shift_rows(self.array, mean, scale)
 
     def clear(self) -> None:
         pass
 
 
 HOST = Host()
+
+
+def shift_rows(array: Float[np.ndarray, "n P"], mean: np.ndarray, scale: np.ndarray) -> None:
+    """(row - mean) * scale for every row, in place."""
+
+    def shift(place: slice) -> None:
+        rows = array[place]
+        rows -= mean
+        rows *= scale
+
+    each(shift, _pieces(len(array), ROWS_IN_CACHE))
 
 
 def fresh(shape: tuple[int, int], dtype: np.dtype, zeros: bool = False) -> np.ndarray:
@@ -216,8 +241,8 @@ def _pieces(length: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-def _slabs(rows: slice) -> Iterable[slice]:
-    return (slice(start, min(start + SLAB, rows.stop)) for start in range(rows.start, rows.stop, SLAB))
+def slabs(rows: slice, size: int = SLAB) -> Iterable[slice]:
+    return (slice(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size))
 
 
 def _shares(length: int) -> list[slice]:
@@ -230,7 +255,7 @@ def _inner(left: Block, right: Block, a: slice, b: slice, rows: slice, double: b
     """left[rows, a]' right[rows, b]: products in the precision of the blocks, or in float64, sums in float64."""
     total = np.zeros((a.stop - a.start, b.stop - b.start))
     same = left is right and a == b
-    for slab in _slabs(rows):
+    for slab in slabs(rows, SLAB if double or min(total.shape) < TILE // 2 else WIDE_SLAB):
         first = left[slab, a].astype(np.float64) if double else left[slab, a]
         second = first if same else right[slab, b]
         total += first.T @ second
@@ -243,7 +268,7 @@ def _multiply(left: np.ndarray, right: np.ndarray, result: np.ndarray) -> None:
         np.matmul(left, right, out=result)
         return
     turned = np.ascontiguousarray(right.T)
-    for slab in _slabs(slice(0, len(left))):
+    for slab in slabs(slice(0, len(left))):
         result[slab] = (turned @ left[slab].T).T
 
 

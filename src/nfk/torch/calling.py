@@ -19,7 +19,14 @@ TOKENS, MASK = "input_ids", "attention_mask"
 
 
 def output(module: nn.Module, example: Example) -> Any:
-    """f(x) of a module for batches; a dict goes in by its names."""
+    """What a module for batches returns for one example, with a batch axis of one; a dict goes in by its names.
+
+    For functions of your own over models of `transformers`: a padding mask is passed in a form that can be vectorised.
+
+    Args:
+        module: the module, as a function of yours gets it.
+        example: one example: a tensor, or a dict as a tokenizer returns it.
+    """
     if isinstance(example, dict) and TOKENS in example:
         return module(**_arguments(module, example))
     return module(jax.tree.map(lambda leaf: leaf[None], example))
@@ -62,5 +69,5 @@ def _additive(mask: Tensor, causal: bool) -> Tensor:
     """A padding mask as (1, 1, T, T): what is added to the weight that one position gives to another."""
     allowed = (mask != 0)[None, :].expand(len(mask), len(mask))
     if causal:
-        allowed = allowed & torch.ones(len(mask), len(mask), dtype=torch.bool).tril()
+        allowed = allowed & torch.ones_like(allowed).tril()
     return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)[None, None]

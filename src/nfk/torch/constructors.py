@@ -24,9 +24,11 @@ WITHOUT_TABLES = ("classifier", "language_model", "encoder")
 
 
 class TorchOptions(ModelOptions, total=False):
-    """Those of every constructor, and whether a batch is vectorised (vmap) or taken one example after another."""
+    """Those of every constructor; whether a batch is vectorised (vmap) or taken one example after another; and where
+    gradients and blocks stay: `space="torch"` keeps them as tensors on the module's device, also on the CPU."""
 
     vectorised: bool
+    space: Literal["torch"] | None
 
 
 def classifier(
@@ -35,10 +37,11 @@ def classifier(
     """score(x) = logsumexp(logits(x)), as for `nfk.classifier`.
 
     Args:
-        module: a trained module in eval mode, on the CPU.
+        module: a trained module in eval mode, on any one device.
         apply: `apply(module, example) -> logits` for one example; by default `module(example[None])[0]`.
         sample: `sample(seed, n) -> n examples`, a tensor or an array; moments are then over them, else over the data.
-        options: as for `nfk.classifier`, and `vectorised=False` for a module that `torch.func` cannot vectorise.
+        options: as for `nfk.classifier`; `vectorised=False` for a module that `torch.func` cannot vectorise;
+            `space="torch"` to keep gradients and blocks as tensors on the CPU too, as it is done on other devices.
     """
     return _build("classifier", module, FreeEnergy(apply or logits), sample, {"centred": True}, options)
 
@@ -230,19 +233,28 @@ def _build(
         raise TypeError(f"nfk.{name} takes a function of (module, example) second: nfk.{name}(module, function)")
     check_options(name, options, TorchOptions, sample, TorchNetwork.sampler)
     check_module(module)
-    parameters, note = options.pop("parameters", None), ""
+    parameters, note, space = options.pop("parameters", None), "", options.pop("space", None)
+    if space not in (None, "torch"):
+        raise ValueError(f"space={space!r} is unknown: choose 'torch', or None for what suits the module's device")
     if parameters is None and family in WITHOUT_TABLES:
         parameters, note = without_tables(module)
     network = TorchNetwork(
         arrays(module), noise, module=module, score=score, constructor=name, normals=normals, parameters=parameters,
-        vectorised=options.pop("vectorised", True), contents=contents(module), note=note,
+        vectorised=options.pop("vectorised", True), contents=contents(module), note=note, tensors_stay=space == "torch",
     )  # fmt: skip
     return assemble(name, network, None if sample is None else Seeded(sample), defaults, options)
 
 
 def _number(module: nn.Module, example: Example) -> Tensor:
     """The one number f(x) of a module for batches."""
-    return logits(module, example).squeeze()
+    found = logits(module, example).squeeze()
+    if found.ndim:
+        raise NotAScore(
+            f"the module returned an output of shape {tuple(found.shape)} for one example, which is not one number: "
+            "pass a function of (module, example) second that returns one; for an encoder there is "
+            "nfk.torch.encoder(module)"
+        )
+    return found
 
 
 def _spread(module: nn.Module, example: Example) -> Tensor:
@@ -251,7 +263,9 @@ def _spread(module: nn.Module, example: Example) -> Tensor:
     states = getattr(result, "last_hidden_state", result)[0]
     if states.ndim != 2:
         return states.square().sum() / 2
-    weights = tokens_and_mask(example)[1].to(states.dtype) if isinstance(example, dict) else torch.ones(len(states))
+    weights = torch.ones_like(states[:, 0])
+    if isinstance(example, dict):
+        weights = tokens_and_mask(example)[1].to(states.dtype)
     return ((states * weights[:, None]).sum(0) / weights.sum()).square().sum() / 2
 
 
@@ -263,7 +277,8 @@ def _log_likelihood(module: nn.Module, example: Example) -> Tensor:
     if found.ndim != 2 or len(found) != len(tokens):
         raise NotAScore(
             f"the module of nfk.torch.language_model returned logits of shape {tuple(found.shape)} for {len(tokens)} "
-            "tokens: it must give a row of logits for every token; for one of its own use nfk.torch.density"
+            "tokens: it must give a row of logits for every token. A model without a head of words is an encoder: "
+            "nfk.torch.encoder(module) takes its hidden states; for a density of your own there is nfk.torch.density"
         )
     each = torch.log_softmax(found[:-1], -1).gather(1, tokens[1:, None].long())[:, 0]
     return (each * ((mask[1:] != 0) & (mask[:-1] != 0))).sum()
@@ -282,7 +297,8 @@ class FreeEnergy:
             raise NotAScore(
                 f"apply returned a {type(logits).__name__} of shape {shape} for one example, but nfk.torch.classifier "
                 "needs a vector of two or more logits: pass apply=lambda module, x: module(x[None])[0] or the like; "
-                "for a single logit f the pair torch.stack([-f/2, f/2])"
+                "for a single logit f the pair torch.stack([-f/2, f/2]); for an encoder without labels there is "
+                "nfk.torch.encoder(module)"
             )
         return torch.logsumexp(logits, 0)
 
@@ -320,14 +336,15 @@ class Denoising:
     times: int
 
     def __call__(self, module: nn.Module, example: Tensor, noise: Tensor) -> Tensor:
-        steps = torch.linspace(1, len(self.kept) - 1, self.times).round().long()  # the first has no step before it
-        kept = torch.tensor(self.kept, dtype=torch.float64)
+        steps = np.linspace(1, len(self.kept) - 1, self.times).round().astype(int)  # the first has no step before it
+        kept = np.asarray(self.kept)
         ratio = kept / (1 - kept)
-        weights = ((ratio[steps - 1] - ratio[steps]) / ratio[steps]).to(noise.dtype)
-        column = lambda vector: vector.to(noise.dtype).view(-1, *(1 for _ in example.shape))  # noqa: E731
-        noisy = column(kept[steps].sqrt()) * example + column((1 - kept[steps]).sqrt()) * noise
-        errors = (noise - self.function(module, noisy, steps)).flatten(1).square().sum(1)
-        return -((len(self.kept) - 1) / 2) * (weights * errors).mean()
+        there = lambda numbers: torch.tensor(numbers.tolist(), dtype=noise.dtype, device=noise.device)  # noqa: E731
+        column = lambda numbers: there(numbers).view(-1, *(1 for _ in example.shape))  # noqa: E731
+        noisy = column(np.sqrt(kept[steps])) * example + column(np.sqrt(1 - kept[steps])) * noise
+        found = self.function(module, noisy, torch.tensor(steps.tolist(), device=noise.device))
+        weights = there((ratio[steps - 1] - ratio[steps]) / ratio[steps])
+        return -((len(self.kept) - 1) / 2) * (weights * (noise - found).flatten(1).square().sum(1)).mean()
 
 
 def module_output(module: nn.Module, noisy: Tensor, steps: Tensor) -> Tensor:
@@ -367,4 +384,4 @@ class Seeded:
     def __call__(self, key: jax.Array, n: int) -> Any:
         with torch.no_grad():
             drawn = self.sample(int(jax.random.bits(key)), n)
-        return jax.tree.map(lambda leaf: leaf.detach().numpy() if isinstance(leaf, Tensor) else leaf, drawn)
+        return jax.tree.map(lambda leaf: leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf, drawn)

@@ -24,15 +24,16 @@ SLAB_BYTES = 2**20  # of a microbatch's gradients that are normalised at once
 
 
 class TorchDifferentiator(Differentiator):
-    """Rows (g - z) * s made in torch: written into the memory of the caller, or read by JAX where they are.
+    """Rows (g - z) * s made in torch on the module's device: written into the memory of the caller, or read where they
+    are, by torch where blocks stay on a `device` of torch, else by JAX.
 
-    What JAX gets is memory that the next call but one uses again, since fresh pages cost more than a gradient; where
+    What others get is memory that the next call but one uses again, since fresh pages cost more than a gradient; where
     JAX keeps its blocks on a `device` of its own, a copy there.
     """
 
     writes = True
 
-    def __init__(self, network: TorchNetwork, key: jax.Array, outputs: int, device: jax.Device | None = None) -> None:
+    def __init__(self, network: TorchNetwork, key: jax.Array, outputs: int, device: Any = None) -> None:
         self.network, self.key, self.outputs, self.device = network, key, outputs, device
         self.layout: Layout = network.layout
         self._moments: _Normaliser | None = None
@@ -45,14 +46,14 @@ class TorchDifferentiator(Differentiator):
     def rows(self, mean: list, scale: list, batch: Example) -> list:
         count = length(batch) * self.outputs
         self._buffers.reverse()
-        if self.device is not None or not self._buffers[0] or len(self._buffers[0][0]) != count:
+        if isinstance(self.device, jax.Device) or not self._buffers[0] or len(self._buffers[0][0]) != count:
             self._buffers[0] = self._empty(count)
         places = self._buffers[0]
         self._write_rows(places, mean, scale, batch)
         return [self._shared(place) for place in places]
 
-    def rows_into(self, place: np.ndarray, mean: list, scale: list, batch: Example) -> None:
-        rows = torch.from_numpy(place)
+    def rows_into(self, place: np.ndarray | Tensor, mean: list, scale: list, batch: Example) -> None:
+        rows = place if isinstance(place, Tensor) else torch.from_numpy(place)
         self._write_rows([rows[:, columns] for columns in self.layout.places], mean, scale, batch)
 
     def gradients(self, batch: Example) -> list[Tensor]:
@@ -71,9 +72,11 @@ class TorchDifferentiator(Differentiator):
 
     def _empty(self, count: int) -> list[Tensor]:
         dtype = getattr(torch, str(self.layout.dtype))
-        return [torch.empty(count, size, dtype=dtype) for size in self.layout.sizes]
+        return [torch.empty(count, size, dtype=dtype, device=self.network.device) for size in self.layout.sizes]
 
-    def _shared(self, tensor: Tensor) -> jax.Array:
+    def _shared(self, tensor: Tensor) -> Any:
+        if isinstance(self.device, torch.device):
+            return tensor
         return shared(tensor) if self.device is None else jax.device_put(shared(tensor), self.device)
 
 
@@ -103,7 +106,7 @@ class Vectorised(TorchDifferentiator):
         for place, leaf in zip(places, leaves, strict=True):
             place.copy_(leaf.reshape(place.shape))
 
-    def forward_product(self, columns: list, batch: Example) -> jax.Array:
+    def forward_product(self, columns: list, batch: Example) -> Any:
         scores = self._batch_scores(batch)
         tangents = [borrowed(leaf).to(self.network.precision) for leaf in columns]
         derivative = lambda tangent: jvp(scores, (self.network.chosen,), (tangent,))[1]  # noqa: E731
@@ -115,7 +118,7 @@ class Vectorised(TorchDifferentiator):
                 "Pass engine='gradients'"
             ) from error
 
-    def reverse_product(self, weights: jax.Array, batch: Example) -> jax.Array:
+    def reverse_product(self, weights: Any, batch: Example) -> Any:
         pullback = vjp(self._batch_scores(batch), self.network.chosen)[1]
         leaves = vmap(lambda w: pullback(w)[0], in_dims=1)(borrowed(weights).to(self.network.precision))
         flat = [leaf.reshape(weights.shape[1], -1) for leaf in leaves]
@@ -175,12 +178,12 @@ class OneByOne(TorchDifferentiator):
     def write(self, places: list[Tensor], batch: Example) -> None:
         _write_one_by_one(self, places, batch)
 
-    def forward_product(self, columns: list, batch: Example) -> jax.Array:
+    def forward_product(self, columns: list, batch: Example) -> Any:
         tangents = [borrowed(leaf).reshape(len(leaf), -1) for leaf in columns]
         leaves = zip(self.gradients(batch), tangents, strict=True)
         return self._shared(torch.stack([leaf @ t.to(leaf.dtype).T for leaf, t in leaves]).sum(0))
 
-    def reverse_product(self, weights: jax.Array, batch: Example) -> jax.Array:
+    def reverse_product(self, weights: Any, batch: Example) -> Any:
         W = borrowed(weights)
         return self._shared(torch.cat([leaf.T.to(W.dtype) @ W for leaf in self.gradients(batch)]))
 

@@ -22,11 +22,17 @@ from nfk.layout import Layout, PathFilter
 from nfk.model.fingerprint import fingerprint
 from nfk.model.in_jax import kind_of
 from nfk.model.interface import Batching, Cost, Differentiator, Example, Network, NetworkChanged, NotAScore
+from nfk.torch.calling import MASK
 from nfk.torch.derivatives import ByLayer, OneByOne, Vectorised
+from nfk.torch.space import TorchSpace
 from nfk.torch.tensors import borrowed, check_module, contents, nested, state, widened
 
 Function = Callable[..., Tensor]
 MICROBATCH = 16  # examples from which the overhead of vmap no longer shows
+PADDING = (
+    "transformers looks at the values of a padding mask: call the module as nfk.torch.output(module, example), which "
+    "gives it a mask of four axes (nfk.torch.encoder, classifier and language_model do so themselves). Else: "
+)
 AGREEMENT = 1e-2  # relative error beyond which gradients by layer are not those of autograd
 
 
@@ -34,7 +40,8 @@ AGREEMENT = 1e-2  # relative error beyond which gradients by layer are not those
 class TorchNetwork(Network):
     """`score(module, example, *normals)` for a torch module; `params` are numpy views of its parameters.
 
-    `constructor` is what made it, for error messages; `normals` the shape of the noise that the score takes, if any.
+    `constructor` is what made it, for error messages; `normals` the shape of the noise that the score takes, if any;
+    `tensors_stay` keeps gradients and blocks as tensors, as it is done for a module on any device but the CPU.
     """
 
     module: nn.Module = field(kw_only=True)
@@ -45,12 +52,14 @@ class TorchNetwork(Network):
     vectorised: bool = field(default=True, kw_only=True)
     contents: tuple[int, ...] = field(kw_only=True)
     note: str = field(default="", kw_only=True)
+    tensors_stay: bool = field(default=False, kw_only=True)
     wrapping: ClassVar[str] = "lambda module, x: module(x[None])[0]"
     sampler: ClassVar[str] = "sample(seed, n)"
 
     def __post_init__(self) -> None:
-        for path, leaf in zip(self.layout.paths, jax.tree.leaves(self.params), strict=True):
-            if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(leaf).all():
+        for name, parameter in self.module.named_parameters():
+            if not parameter.detach().isfinite().all():
+                path = name.replace(".", "/")
                 raise ValueError(f"params[{path!r}] holds NaN or infinity: the network did not train or did not load")
 
     @cached_property
@@ -85,6 +94,14 @@ class TorchNetwork(Network):
     def precision(self) -> torch.dtype:
         return reduce(torch.promote_types, (tensor.dtype for tensor in self.chosen))
 
+    @property
+    def device(self) -> torch.device:
+        return self.chosen[0].device
+
+    @property
+    def space(self) -> TorchSpace | None:
+        return TorchSpace(self.device) if self.tensors_stay or self.device.type != "cpu" else None
+
     @cached_property
     def _caller(self) -> nn.Module:
         return _Caller(self.module, self.score)
@@ -100,7 +117,7 @@ class TorchNetwork(Network):
         if not self.normals:
             return (tensors,)
         normals = _normals(key, batch, self.normals, self.layout.dtype, self.noise == "own")
-        return tensors, borrowed(normals).to(self.precision)
+        return tensors, borrowed(normals).to(self.device, self.precision)
 
     def example(self, example: Example, key: jax.Array) -> tuple:
         """One example as tensors, and its noise."""
@@ -110,8 +127,8 @@ class TorchNetwork(Network):
     def _tensor(self, leaf: Any) -> Tensor:
         leaf = np.asarray(leaf)
         if jnp.issubdtype(leaf.dtype, jnp.floating):
-            return torch.tensor(leaf.astype(np.float64 if self.precision == torch.float64 else np.float32))
-        return torch.tensor(leaf)
+            leaf = leaf.astype(np.float64 if self.precision == torch.float64 else np.float32)
+        return torch.tensor(leaf, device=self.device)
 
     def check_unchanged(self) -> None:
         """The module is what it was when this network was made of it."""
@@ -124,7 +141,7 @@ class TorchNetwork(Network):
             )
 
     def differentiate(
-        self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: jax.Device | None = None
+        self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: Any = None
     ) -> Differentiator:
         return (ByLayer if self.vectorised and batching != "unrolled" else OneByOne)(self, key, outputs, device)
 
@@ -136,7 +153,7 @@ class TorchNetwork(Network):
     def evaluate(self, example: Example, key: jax.Array) -> np.ndarray:
         self.check_unchanged()
         with torch.no_grad():
-            return self.scores(self.chosen, *self.example(example, key)).double().numpy()
+            return self.scores(self.chosen, *self.example(example, key)).cpu().double().numpy()
 
     def jacobian(self, example: Example, key: jax.Array) -> list:
         """By plain autograd on a copy of the module, one output after another."""
@@ -145,7 +162,7 @@ class TorchNetwork(Network):
         leaves = [parameters[name] for name in self.names]
         scores = self.score(self._twin, *self.example(example, key)).reshape(-1)
         rows = [torch.autograd.grad(s, leaves, retain_graph=True, materialize_grads=True) for s in scores]
-        return [torch.stack(parts).double().numpy() for parts in zip(*rows, strict=True)]
+        return [torch.stack(parts).cpu().double().numpy() for parts in zip(*rows, strict=True)]
 
     @cached_property
     def _twin(self) -> nn.Module:
@@ -193,12 +210,12 @@ class TorchNetwork(Network):
         try:
             Vectorised(self, jax.random.key(0), outputs).gradients(_twice(example))
         except Exception as error:
-            place = _place(error, self.module)
+            place, mask = _place(error, self.module), isinstance(example, dict) and MASK in example
             raise NotVectorised(
                 f"torch.func cannot vectorise the gradient of nfk.{self.constructor}{place}: {error}\n"
-                "Write a Python condition on a value as torch.where, give transformers attn_implementation='eager', or "
-                "pass vectorised=False, which takes examples one after another and works for every module, at several "
-                "times the cost"
+                f"{PADDING if mask else ''}Write a Python condition on a value as torch.where, give transformers "
+                "attn_implementation='eager', or pass vectorised=False, which takes examples one after another and "
+                "works for every module, at several times the cost"
             ) from error
 
     def _agrees(self, example: Example) -> bool:
@@ -209,9 +226,9 @@ class TorchNetwork(Network):
             differentiator.write_by_layer(places, two)
         except Exception:  # whatever cannot be done this way can be done by vmap(grad)
             return False
-        pairs = list(zip(places, expected, strict=True))
-        error, size = (sum(float(part.double().square().sum()) for part in parts) ** 0.5
-                       for parts in ([a - b for a, b in pairs], expected))  # fmt: skip
+        pairs = [(a, b) for a, b in zip(places, expected, strict=True) if b.numel()]
+        error, size = (max(float(part.abs().max()) for part in parts)
+                       for parts in ([a - b for a, b in pairs], [b for _, b in pairs]))  # fmt: skip
         return error <= AGREEMENT * size
 
 
@@ -246,5 +263,8 @@ def _place(error: BaseException, module: nn.Module) -> str:
     """The innermost layer that was running when the error was raised."""
     names = {id(layer): name for name, layer in module.named_modules()}
     frames = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    inside = [layer for layer in frames if id(layer) in names and layer is not module]
-    return f" at module.{names[id(inside[-1])]} ({type(inside[-1]).__name__})" if inside else ""
+    inside = [layer for layer in frames if id(layer) in names]
+    if not inside:
+        return ""
+    name, kind = names[id(inside[-1])], type(inside[-1]).__name__
+    return f" at module.{name} ({kind})" if name else f" in the forward function of the module ({kind})"

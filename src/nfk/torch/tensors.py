@@ -22,13 +22,15 @@ def shared(tensor: Tensor) -> jax.Array:
     return jnp.from_dlpack(tensor.detach().contiguous())
 
 
-def borrowed(array: jax.Array) -> Tensor:
-    """The jax array as a tensor in the same memory (from an accelerator, a copy): to be read only."""
+def borrowed(array: jax.Array | Tensor) -> Tensor:
+    """A tensor as it is; a jax array as one in the same memory (from an accelerator, a copy). To be read only."""
+    if isinstance(array, Tensor):
+        return array
     return torch.from_dlpack(jax.device_put(array, jax.devices("cpu")[0]))
 
 
 def check_module(module: nn.Module) -> None:
-    """Eval mode, examples independent of each other, parameters on the CPU; else an error names the layer."""
+    """Eval mode, examples independent of each other, everything on one device; else an error names the layer."""
     if module.training:
         raise ValueError("module is in training mode, in which dropout and batch norm are random: call module.eval()")
     for name, layer in module.named_modules():
@@ -43,9 +45,16 @@ def check_module(module: nn.Module) -> None:
                 "its batch, also in eval mode, so no example has a score of its own: train with running statistics, "
                 "or use nn.GroupNorm"
             )
+    first = None
     for name, tensor in state(module):
-        if tensor.device.type != "cpu":
-            raise ValueError(f"module.{name} is on {tensor.device}: nfk.torch computes on the CPU; call module.cpu()")
+        first = first or (name, tensor.device)
+        if tensor.is_meta:
+            raise ValueError(f"module.{name} is on the meta device, which has no numbers: load the weights first")
+        if tensor.device != first[1]:
+            raise ValueError(
+                f"module.{first[0]} is on {first[1]} and module.{name} on {tensor.device}: a kernel is computed on one "
+                f"device; call module.to({str(first[1])!r})"
+            )
 
 
 def state(module: nn.Module) -> list[tuple[str, Tensor]]:
@@ -79,10 +88,24 @@ def without_tables(module: nn.Module) -> tuple[list[str] | None, str]:
 def arrays(module: nn.Module) -> dict:
     """The parameters as nested dicts of numpy views: {"conv": {"weight": ..., "bias": ...}}.
 
+    Those of a module on another device than the CPU are copied when they are read, as by `numpy.asarray`.
+
     Args:
         module: any module; its parameters are not copied.
     """
-    return nested({name: _view(parameter.detach()) for name, parameter in module.named_parameters()})
+    view = lambda tensor: _view(tensor) if tensor.device.type == "cpu" else Remote(tensor)  # noqa: E731
+    return nested({name: view(parameter.detach()) for name, parameter in module.named_parameters()})
+
+
+class Remote:
+    """A parameter that stays on its device, with a shape and a type as numpy has them; a copy when it is read."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self.shape = tensor, tuple(tensor.shape)
+        self.dtype = jnp.dtype(str(tensor.dtype).removeprefix("torch."))
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return _view(self._tensor.cpu()).astype(dtype or self.dtype, copy=False)
 
 
 def _view(tensor: Tensor) -> np.ndarray:

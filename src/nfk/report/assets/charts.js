@@ -23,6 +23,15 @@ function powers(low, high, base, most) {
   return Array.from({ length: Math.max(0, Math.floor((last - first) / step) + 1) }, (_, i) => base ** (first + i * step));
 }
 
+/** Values for a logarithmic axis: powers of ten, and where these are few, twice and five times as much, too. */
+function decades(low, high, most) {
+  if (Math.log10(high / low) > 2.2) return powers(low, high, 10, most);
+  const first = Math.floor(Math.log10(low));
+  const all = Array.from({ length: 5 }, (_, i) => 10 ** (first + i)).flatMap((unit) => [unit, 2 * unit, 5 * unit]);
+  const found = all.filter((value) => value >= low * 0.999 && value <= high * 1.001);
+  return found.length > 2 ? found : round(low, high, 4).filter((value) => value > 0);
+}
+
 function round(low, high, most) {
   const rough = (high - low) / most;
   const unit = 10 ** Math.floor(Math.log10(rough));
@@ -39,7 +48,12 @@ function written(value) {
 }
 
 const SUPERSCRIPTS = { '-': '⁻', 0: '⁰', 1: '¹', 2: '²', 3: '³', 4: '⁴', 5: '⁵', 6: '⁶', 7: '⁷', 8: '⁸', 9: '⁹' };
-const power = (value) => (value >= 1 && value <= 1000 ? String(value) : '10' + [...String(Math.round(Math.log10(value)))].map((digit) => SUPERSCRIPTS[digit]).join(''));
+function power(value) {
+  if (value >= 0.01 && value <= 1000) return String(Number(value.toPrecision(2)));
+  const exponent = Math.floor(Math.log10(value) + 1e-9);
+  const factor = Number((value / 10 ** exponent).toPrecision(2));
+  return (factor !== 1 ? `${factor}·` : '') + '10' + [...String(exponent)].map((digit) => SUPERSCRIPTS[digit]).join('');
+}
 
 /**
  * A chart of several lines.
@@ -87,7 +101,7 @@ class Chart {
 
   grid(width, height) {
     const { axes, across, up } = this;
-    for (const value of axes.logY ? powers(up.low, up.high, 10, 6) : round(up.low, up.high, 5)) {
+    for (const value of axes.logY ? decades(up.low, up.high, 6) : round(up.low, up.high, 5)) {
       const y = up.place(value);
       this.svg.append(shape('line', { class: 'grid', x1: 46, x2: width - 12, y1: y, y2: y }));
       this.svg.append(shape('text', { x: 40, y: y + 4, 'text-anchor': 'end' }, axes.logY ? power(value) : written(value)));

@@ -148,6 +148,16 @@ for (const more of document.querySelectorAll('[data-more]')) {
   });
 }
 
+/** The section that is being read is marked in the navigation. */
+const links = new Map([...document.querySelectorAll('.top a')].map((link) => [link.hash.slice(1), link]));
+const reading = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    if (isIntersecting) links.get(target.id).setAttribute('aria-current', 'true');
+    else links.get(target.id).removeAttribute('aria-current');
+  }
+}, { rootMargin: '-40% 0px -59% 0px' });
+for (const id of links.keys()) reading.observe(document.getElementById(id));
+
 function drawExamples() {
   for (const canvas of document.querySelectorAll('button.example canvas')) {
     const { data, place } = canvas.parentElement.dataset;
@@ -203,6 +213,7 @@ drawLegend();
 drawCharts();
 Promise.all(datasets.map((data) => data.ready())).then(() => {
   drawExamples();
+  events.choose(maps[0], maps[0].run.begin);
   requestAnimationFrame(() => setTimeout(() => {
     performance.mark('drawn');
     root.dataset.ready = 'yes';

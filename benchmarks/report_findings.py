@@ -1,0 +1,107 @@
+"""Tables of docs/findings.md, from the files that `python -m reproduction NAME` writes; none where there is no file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scipy import stats
+
+from benchmarks.report_tasks import head, percent
+
+Rows = list[dict]
+
+
+def said(results: dict) -> list[str]:
+    """The command, and what is smaller than in the paper."""
+    smaller = " ".join(results["smaller"])
+    return [f"`{results['command']}`. {smaller}".strip(), ""]
+
+
+def _page(table: Callable[[Rows], list[str]]) -> Callable[[dict], str]:
+    return lambda results: "\n".join([*said(results), *table(results["rows"]), ""]) if results else ""
+
+
+def _mean(rows: Rows, **wanted: str) -> dict:
+    return next(row for row in rows if all(row.get(key) == value for key, value in wanted.items()))
+
+
+def difference(a: dict, b: dict) -> str:
+    """The mean of a - b over the same seeds in points, with the 95 % interval of Student's t."""
+    each = [100 * (x - y) for x, y in zip(a["values"], b["values"], strict=False)]
+    middle = sum(each) / len(each)
+    if len(each) < 2:
+        return f"{middle:+.1f}"
+    low, high = stats.t.interval(0.95, len(each) - 1, middle, stats.sem(each) or 1e-12)
+    return f"{middle:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def bound_noise(rows: Rows) -> list[str]:
+    """Accuracy of each score as it is, at length one, with all components; and how alike two draws are."""
+    metrics = {
+        "64 components": "test accuracy", "rows at length one": "test accuracy, rows at length one",
+        "all components": "test accuracy, all components",
+    }  # fmt: skip
+    lines = head("score", *metrics, "agreement of two draws")
+    for name in dict.fromkeys(row["method"] for row in rows):
+        cells = [percent(_mean(rows, method=name, metric=metric)) for metric in metrics.values()]
+        alike = _mean(rows, method=name, metric="agreement of two draws")["mean"]
+        lines.append(f"| {name} | {' | '.join(cells)} | {alike:.2f} |")
+    return lines
+
+
+def likelihoods(rows: Rows) -> list[str]:
+    """Trained less untrained for each network, with one thing changed."""
+    networks = list(dict.fromkeys(row["network"] for row in rows))
+    variants = list(dict.fromkeys(row["method"] for row in rows))
+    lines = head("changed", *networks)
+    for variant in variants:
+        pairs = [[row for row in rows if (row["method"], row["network"]) == (variant, network)] for network in networks]
+        lines.append(f"| {variant} | {' | '.join(difference(*pair) if len(pair) == 2 else '' for pair in pairs)} |")
+    plain = [row for row in rows if row["method"] in ("as it is", "all components")]
+    lines += ["", *head("accuracy, %", *networks)]
+    for state in ("trained", "untrained"):
+        for variant, shown in (("as it is", "64 components"), ("all components", "all components")):
+            cells = [
+                percent(row)
+                for network in networks
+                for row in plain
+                if (row["method"], row["network"], row["state"]) == (variant, network, state)
+            ]
+            lines.append(f"| {state}, {shown} | {' | '.join(cells)} |")
+    return lines
+
+
+def distillation(rows: Rows) -> list[str]:
+    students = [row for row in rows if row["role"] == "student"]
+    alone = _mean(students, method="no teacher")
+    lines = head("method", "test accuracy, %", "above no teacher", "seeds", "weight of labels + teacher")
+    for row in students:
+        gain = "" if row is alone else difference(row, alone)
+        weight = f"{row['label_weight']:g} + {row['teacher_weight']:g}"
+        lines.append(f"| {row['method']} | {percent(row)} | {gain} | {row['seeds']} | {weight} |")
+    probes = [row for row in rows if row["role"].startswith("probe")]
+    shown = ", ".join(f"{row['features']}: {100 * row['mean']:.1f}" for row in probes)
+    return [*lines, "", f"A linear probe of the teacher's embedding against k: {shown} %."]
+
+
+def accuracy(rows: Rows) -> list[str]:
+    lines = head("fit", "worst relative error of 128 eigenvalues", "median", "passes")
+    for row in rows[1:]:
+        lines.append(f"| {row['method']} | {row['value']:.1e} | {row['median']:.1e} | {row['passes']} |")
+    return lines
+
+
+def inversion(rows: Rows) -> list[str]:
+    metric = "same class, real images"
+    networks = list(dict.fromkeys(row["network"] for row in rows))
+    lines = head("from", *networks)
+    for name in dict.fromkeys(row["method"] for row in rows):
+        cells = [percent(_mean(rows, method=name, metric=metric, network=network)) for network in networks]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+FINDINGS = {
+    "bound-noise": _page(bound_noise), "likelihoods": _page(likelihoods), "distillation": _page(distillation),
+    "accuracy": _page(accuracy), "inversion": _page(inversion),
+}  # fmt: skip

@@ -1,0 +1,78 @@
+"""Figure 3's left half: seconds of a fit against the number of examples. Nothing is measured: it reads the benchmarks.
+
+`python -m benchmarks.core` and `python -m benchmarks.peers` write results/core.json and results/peers.json.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reproduction import figures
+from reproduction.tasks.ledger import Ledger, Row
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@dataclass(frozen=True)
+class Settings:
+    core: str = "core.json"
+    peers: str = "peers.json"
+
+
+PRESETS = {"smoke": Settings(), "cpu": Settings(), "paper": Settings()}
+SMALLER = (
+    "N goes to 16,384: the paper's 65,536 is more than CIFAR-10's 60,000 images. Nobody ran the paper's program: its "
+    "seconds are projected from timed batches of its products.",
+)
+
+
+def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
+    core, peers = (json.loads((RESULTS / name).read_text()) for name in (settings.core, settings.peers))
+    grown = core["scaling"]["rows"]
+    rows = [
+        _row("nfk", [one["seconds"]], core["scaling"]["network"], one["examples"], core["scaling"]["rank"], "core")
+        for one in grown
+    ]
+    for one in core["speed"]["rows"]:
+        facts = (core["speed"]["network"], core["speed"]["examples"], one["rank"], "core")
+        rows.append(_row("nfk", [one["nfk_seconds"]], *facts))
+        rows.append(_row("the paper's products, projected", [one["paper_seconds_projected"]], *facts))
+    rows += _beside(peers["measurements"])
+    across = [one["examples"] for one in grown]
+    seconds = [one["seconds"] for one in grown]
+    straight = [seconds[0] * count / across[0] for count in across]
+    figures.curves(
+        {"nfk": (across, seconds), "in proportion to N": (across, straight)}, pictures / "seconds.png",
+        f"{core['scaling']['network']}, k = {core['scaling']['rank']}", "examples N", "seconds of a fit",
+        logarithmic=True, logarithmic_y=True,
+    )  # fmt: skip
+    return rows
+
+
+def _beside(measurements: list[dict[str, Any]]) -> list[Row]:
+    """Every contestant on every problem, over its rounds."""
+    found: dict[tuple, list[float]] = {}
+    for one in measurements:
+        if one["status"] == "done":
+            key = (one["contestant"], one["network"], one["examples"], one["rank"], one["condition"])
+            found.setdefault(key, []).append(one["seconds"])
+    return [
+        _row(who, seconds, network, examples, rank, "peers", condition)
+        for (who, network, examples, rank, condition), seconds in found.items()
+    ]
+
+
+def _row(
+    method: str, seconds: list[float], network: str, examples: int, rank: int, source: str, condition: str = "two cores"
+) -> Row:
+    """The median, and the fastest and slowest round."""
+    return {
+        "method": method, "metric": "seconds of a fit", "value": float(np.median(seconds)), "low": min(seconds),
+        "high": max(seconds), "rounds": len(seconds), "network": network, "examples": examples, "rank": rank,
+        "condition": condition, "source": f"results/{source}.json",
+    }  # fmt: skip

@@ -1,0 +1,97 @@
+"""Every way to run a fit that the options allow, for the planner to choose from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from nfk.planning.batches import LEANEST
+from nfk.planning.options import Engine, MethodName, Options
+from nfk.planning.problem import Problem, Target
+from nfk.planning.rates import Rates
+from nfk.planning.ways import UNKNOWN_RANK, Way, expected_columns
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+MOST_UNKNOWN = 3000  # columns that a search may take when a share of variance is asked for
+TILE_SHARE = 0.77  # of the room for gradients, where not all of them fit
+READ_TILE_SHARE = 0.5  # the same, where the rest are read from the disk: larger chunks meet a mapped basis less often
+MAPPED_SHARE = 0.25  # of the budget: blocks that are smaller are left in memory
+
+
+def ways(problem: Problem, target: Target, options: Options, rates: Rates) -> Iterator[Way]:
+    """Every way that the options allow; with tall blocks in memory maps, too, where they take much of the budget."""
+    for way in _ways(problem, target, options, rates):
+        yield way
+        mappable = options.disk is not None and way.engine == "gradients" and way.method in ("krylov", "gram")
+        if mappable and way.tall_bytes() > MAPPED_SHARE * options.budget:
+            yield replace(way, mapped=True)
+
+
+def _ways(problem: Problem, target: Target, options: Options, rates: Rates) -> Iterator[Way]:
+    for method in ("krylov", "gram") if options.method == "auto" else (options.method,):
+        for engine, keep, shelf in _engines(problem, options, method):
+            way = Way(problem, target, options, rates, method, engine, keep, shelf=shelf)
+            if method == "krylov":
+                yield from _blocks(way)
+            elif method == "gram":
+                yield from _tiles(way)
+            else:
+                wide = min((target.rank or UNKNOWN_RANK) + options.oversamples, problem.smaller)
+                yield replace(way, width=wide)
+
+
+def _engines(p: Problem, options: Options, method: MethodName) -> Iterator[tuple[Engine, bool, bool]]:
+    """Engines, and whether they keep all gradients in memory, or on disk."""
+    if options.engine in (None, "gradients"):
+        keeps = (True,) if method == "exact" else (True, False)
+        for keep in keeps:
+            if options.keep in (None, keep) or method == "exact":
+                yield "gradients", keep, False
+        if method != "exact" and _worth_a_shelf(p, options):
+            yield "gradients", False, True
+    allowed = not p.why_no_products and method != "gram" and (not options.keep or method == "exact")
+    if options.engine in (None, "products") and allowed:
+        yield "products", False, False
+
+
+def _worth_a_shelf(p: Problem, options: Options) -> bool:
+    """Where it is asked for; or where the gradients are too many for the memory."""
+    if options.disk is None or options.keep not in (None, "disk"):
+        return False
+    size = p.examples * p.row_bytes
+    return options.keep == "disk" or size > options.budget / 2
+
+
+def _tiles(way: Way) -> Iterator[Way]:
+    """All gradients kept, or as large a tile as the budget has room for."""
+    p, options = way.problem, way.options
+    if options.side is not None and options.method == "auto":
+        return
+    if way.keep:
+        yield way
+        return
+    _, search, _ = map(way.in_memory, way.stages())
+    room = options.budget - sum(search.values()) - sum(way.batch_bytes(LEANEST).values())
+    # The rest is for a chunk of the later rows: what they meet is turned into float64 for every chunk.
+    share = READ_TILE_SHARE if way.reads else TILE_SHARE
+    yield replace(way, tile=int(min(max(share * room // p.row_bytes, 1), p.examples)))
+
+
+def _blocks(way: Way) -> Iterator[Way]:
+    """Krylov on either side, with blocks of every width, and bases that hold all of a search or restart."""
+    rank, smaller = way.rank, way.problem.smaller
+    wide = [rank + way.options.oversamples, 2 * rank, 3 * rank] if way.target.rank else []
+    for width in sorted({min(width, smaller) for width in (*WIDTHS, *wide) if width <= 3 * rank + 64}):
+        for side in ("parameters", "examples"):
+            if way.options.side in (None, side):
+                for capacity in _capacities(replace(way, width=width)):
+                    yield replace(way, side=side, width=width, capacity=min(capacity, smaller + width))
+
+
+def _capacities(way: Way) -> tuple[int, ...]:
+    least, width = way.kept + 2 * way.width, way.width
+    if way.target.rank is None:
+        return tuple(max(columns, least) for columns in (MOST_UNKNOWN, MOST_UNKNOWN // 2, 1000, 500, 250))
+    whole = math.ceil(1.3 * expected_columns(way.rank, width, way.options.tol)) + 2 * width
+    return whole, max(whole // 2, least), least

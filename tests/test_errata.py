@@ -1,0 +1,147 @@
+"""The paper's printed formulas that do not hold, each beside the one that does. docs/findings.md names these tests."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nfk
+from nfk import kernel
+
+ROWS, PARAMETERS, RANK = 30, 12, 5
+
+
+@pytest.fixture
+def rows():
+    """V of examples, and of one more."""
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((ROWS, PARAMETERS)) * np.linspace(3, 0.3, PARAMETERS), rng.standard_normal(PARAMETERS)
+
+
+def test_the_printed_eigenfunction_of_a_new_example_is_too_small_by_the_root_of_n(rows):
+    """phi_i(x) = 1 / (N lambda_i) sum_j K(x, x_j) Phi_ji, as printed, gives x_j itself 1 / sqrt(N) of its own row."""
+    V, _ = rows
+    left, values, _ = np.linalg.svd(V, full_matrices=False)
+    training = left * values
+    mercer = values**2 / ROWS
+    printed = np.sqrt(mercer) * ((V @ V.T) @ left / (ROWS * mercer))
+    np.testing.assert_allclose(printed, training / np.sqrt(ROWS), atol=1e-10)
+    right = np.sqrt(mercer) * ((V @ V.T) @ (np.sqrt(ROWS) * left) / (ROWS * mercer))
+    np.testing.assert_allclose(right, training, atol=1e-10)
+
+
+def test_the_algorithms_last_line_weighs_each_component_by_its_singular_value(rows):
+    """V_x diag(Sigma) P is K(x, X) Phi, s_i times the embedding V_x Q."""
+    V, new = rows
+    left, values, right = np.linalg.svd(V, full_matrices=False)
+    printed = new @ (right.T * values)
+    np.testing.assert_allclose(printed, (V @ new) @ left, atol=1e-10)
+    np.testing.assert_allclose(printed, values * (new @ right.T), atol=1e-10)
+    assert np.abs(printed @ printed - new @ new) > 1  # no longer the kernel of x with itself
+
+
+def test_whitened_rows_do_not_give_the_kernel_and_scaled_ones_do(rows):
+    """The appendix calls both Q(x) and Q(x) Sigma the embedding."""
+    V, _ = rows
+    left, values, _ = np.linalg.svd(V, full_matrices=False)
+    np.testing.assert_allclose((left * values) @ (left * values).T, V @ V.T, atol=1e-10)
+    assert np.abs(left @ left.T - V @ V.T).max() > 1
+
+
+def test_the_scale_belongs_to_the_tangents_and_the_mean_to_every_row():
+    """As printed, diag(I)^(-1/2) would multiply a (B, U) product from the left; it belongs to M before the JVP."""
+    rng = np.random.default_rng(1)
+    J, z, s = rng.standard_normal((7, 4)), rng.standard_normal(4), rng.random(4) + 0.5
+    M, W = rng.standard_normal((4, 3)), rng.standard_normal((7, 3))
+    V = (J - z) * s
+    np.testing.assert_allclose(J @ (s[:, None] * M) - z @ (s[:, None] * M), V @ M, atol=1e-12)
+    np.testing.assert_allclose(s[:, None] * (J.T @ W - np.outer(z, W.sum(axis=0))), V.T @ W, atol=1e-12)
+    with pytest.raises(ValueError, match="matmul"):
+        np.diag(s) @ (J @ M - z @ M)  # (P, P) times (B, U)
+    with pytest.raises(ValueError, match=r"matmul|broadcast"):
+        z[:, None] @ W  # "Z M"
+
+
+def test_the_mean_of_the_supervised_score_weighs_each_example_by_its_own_probabilities():
+    """With p(y|x) of the other argument inside the expectation, as printed, rows no longer have mean zero."""
+    rng = np.random.default_rng(2)
+    logit_gradients = rng.standard_normal((9, 3, 4))  # examples, classes, parameters
+    chances = rng.dirichlet(np.ones(3), 9)
+    g = np.einsum("ny,nyp->np", chances, logit_gradients)
+    np.testing.assert_allclose((g - g.mean(axis=0)).mean(axis=0), 0, atol=1e-12)
+    printed = g - np.einsum("ny,myp->nmp", chances, logit_gradients).mean(axis=1)
+    assert np.abs(printed.mean(axis=0)).max() > 0.05
+
+
+def test_leading_eigenvalues_of_few_examples_are_biased_upwards():
+    """The paper calls them unbiased; the largest eigenvalue of a sample of a white Gaussian is above one on average."""
+    rng = np.random.default_rng(3)
+
+    def largest(count: int) -> float:
+        draws = rng.standard_normal((40, count, 10))
+        return float(np.mean([np.linalg.norm(draw, 2) ** 2 / count for draw in draws]))
+
+    few, many = largest(20), largest(500)
+    assert few > 1.5 > many > 1
+
+
+def test_shares_of_eigenvalues_and_of_their_squares_are_far_apart():
+    """The paper's r_k sums lambda^2, with lambda a singular value there and an eigenvalue elsewhere."""
+    eigenvalues = 1 / np.arange(1, 5_001)
+    shares = [np.sum(eigenvalues[:100] ** power) / np.sum(eigenvalues**power) for power in (1, 2)]
+    assert shares[0] < 0.6
+    assert shares[1] > 0.99
+
+
+def _log_prob(params, x):
+    """A mixture of two products of Bernoulli variables."""
+    each = jnp.log(0.5) + (x * jax.nn.log_sigmoid(params) + (1 - x) * jax.nn.log_sigmoid(-params)).sum(axis=1)
+    return jax.nn.logsumexp(each)
+
+
+def _bound(params, x):
+    """The ELBO with q(h|x) = 1/2 for both, whatever x is."""
+    each = (x * jax.nn.log_sigmoid(params) + (1 - x) * jax.nn.log_sigmoid(-params)).sum(axis=1)
+    return each.mean()
+
+
+def test_the_score_of_a_likelihood_has_mean_zero_and_that_of_a_bound_has_not():
+    params = jnp.asarray(np.random.default_rng(4).standard_normal((2, 4)))
+    everything = jnp.asarray(list(itertools.product((0.0, 1.0), repeat=4)))
+    chances = np.exp([_log_prob(params, x) for x in everything])
+    assert chances.sum() == pytest.approx(1, abs=1e-6)
+    mean = lambda score: np.einsum("n,n...->...", chances, jax.vmap(jax.grad(score), (None, 0))(params, everything))  # noqa: E731
+    np.testing.assert_allclose(mean(_log_prob), 0, atol=1e-6)
+    assert np.abs(mean(_bound)).max() > 0.01
+
+
+def test_a_parameter_that_is_dead_on_generated_examples_does_not_take_over():
+    """An absolute 1e-6 beside the standard deviation would multiply its gradient by a million."""
+
+    def critic(params, x):
+        return params @ x
+
+    def sample(key, count):
+        made = jax.random.normal(key, (count, 3))
+        return made.at[:, 2].set(0)  # no generated example reaches the third
+
+    X = np.random.default_rng(5).standard_normal((20, 3)).astype(np.float32)
+    model = nfk.gan(critic, jnp.ones(3), sample=sample, samples=64)
+    moments = kernel.moments(model, X)
+    assert moments.scale[2] == 0
+    literal = (X[:, 2] - 0) / (0 + 1e-6)
+    assert np.abs(literal).max() > 1e5 * np.abs(kernel.fisher_vectors(model, X)).max()
+
+
+def test_a_score_that_draws_new_noise_in_every_product_is_no_matrix():
+    """<W, V M> = <V' W, M> holds for noise that is fixed, and fails for noise that is drawn anew."""
+    rng = np.random.default_rng(6)
+    V, M, W = rng.standard_normal((8, 5)), rng.standard_normal((5, 2)), rng.standard_normal((8, 2))
+    drawn = lambda: V + 0.3 * rng.standard_normal(V.shape)  # noqa: E731
+    fixed = drawn()
+    assert np.sum(W * (fixed @ M)) == pytest.approx(np.sum((fixed.T @ W) * M))
+    assert abs(np.sum(W * (drawn() @ M)) - np.sum((drawn().T @ W) * M)) > 0.1
