@@ -43,6 +43,7 @@ class Settings:
     varied_samples: int = 2_048
     few: int = 2_000  # labels of what is varied and of the full Fisher vector, and as many test images
     samples: int = 4_096
+    strengths: tuple[float, ...] = (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0)  # of the probes, to choose from
 
 
 PRESETS = {
@@ -125,7 +126,8 @@ class Task:
 
     def _probe(self, _: Settings, pair: Any, labelled: int, tested: int) -> dict[str, Any]:
         a, b = pair() if callable(pair) else pair
-        result = probe(a, self.train.labels[:labelled], b, self.test.labels[:tested])
+        labels, test_labels = self.train.labels[:labelled], self.test.labels[:tested]
+        result = probe(a, labels, b, test_labels, strengths=self.settings.strengths)
         return {
             "value": result.accuracy.value, "low": result.accuracy.low, "high": result.accuracy.high,
             "features": result.features, "strength": result.strength, "converged": result.classifier.converged,

@@ -35,7 +35,7 @@ class Settings:
     samples: int = 4_096
     budgets: tuple[int, ...] = (500, 1_000, 2_000, 4_000)
     draws: int = 5
-    strengths: tuple[float, ...] = (0.01, 0.1, 1.0)
+    strengths: tuple[float, ...] = (1e-3, 0.01, 0.1, 1.0)
 
 
 PRESETS = {
