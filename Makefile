@@ -11,7 +11,7 @@ endif
 help:
 	@echo "make demo         embed 5,000 real digits with a small network; table and figures (minutes)"
 	@echo "make test         the whole test suite"
-	@echo "make test-core    the tests of the library itself, without the networks, data and experiments of reproduction/"
+	@echo "make test-core    the tests of the library itself: no experiments, no commands, pages or packaging (two minutes)"
 	@echo "make families     every family of models on real data: results/families.json and the tables in docs/families.md"
 	@echo "make tasks        probing, few labels, distillation, inversion, ... on real data: results/tasks/ (hours; resumes)"
 	@echo "make paper        the paper's tables on networks that others trained: results/ and docs/results.md (hours; resumes)"
@@ -39,7 +39,7 @@ test: $(VENV)/ready-test
 	$(RUN) -m pytest
 
 test-core: $(VENV)/ready-test
-	$(RUN) -m pytest -m "not reproduction"
+	$(RUN) -m pytest -m "not reproduction and not around"
 
 families: $(VENV)/ready
 	$(RUN) -m reproduction families

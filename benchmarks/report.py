@@ -29,8 +29,8 @@ def core(results: dict) -> str:
     ours, _, paper = accuracy["rows"]
     env = results["environment"]
     lines = [
-        f"On {env['cores']} CPU cores, float32, jax {env['jax']}, seed {env['seed']}. `make bench` writes these",
-        "figures to `results/core.json` and this table from them.",
+        f"On {env['cores']} CPU cores, float32, jax {env['jax']}, seed {env['seed']}; {_measured_with(results)}.",
+        "`make bench` writes these figures to `results/core.json` and this table from them.",
         "",
         *head("what", "nfk", "the paper's algorithm"),
         f"| worst relative error of the top {accuracy['rank']} eigenvalues, {accuracy['network']}, "
@@ -66,7 +66,53 @@ def core(results: dict) -> str:
         "iteration on the fast engine.",
         "",
     ]  # fmt: skip
-    return "\n".join(lines)
+    return "\n".join([*lines, *against(results.get("against", {}))])
+
+
+def _measured_with(results: dict) -> str:
+    """Which version each section was measured with; a section at a time may be measured anew."""
+    of = {name: results[name]["nfk"] for name in ("accuracy", "speed", "embedding", "scaling")}
+    if len(set(of.values())) == 1:
+        return f"measured with version {of['accuracy']}"
+    return "measured with version " + ", ".join(f"{version} ({name})" for name, version in of.items())
+
+
+CONTESTS = {
+    "fit-128": "a fit, k = 128", "fit-32": "a fit, k = 32", "recomputed-32": "a fit, k = 32, gradients recomputed",
+    "embedding-128": "embedding new examples, k = 128", "streamed-4096": "four steps of the small critic, k = 32",
+}  # fmt: skip
+
+
+def against(releases: dict) -> list[str]:
+    """This version beside earlier ones, run in turn: processor seconds on one core."""
+    lines = []
+    for release, contests in releases.items():
+        lines += [
+            f"Beside version {release} on one core, in turn, the same tolerance for both, everything compiled;",
+            "medians, in processor seconds (`python -m benchmarks.against --output results/core.json`).",
+            "",
+            *head(
+                "what",
+                "examples",
+                release,
+                "now",
+                "now / before",
+                "memory, MB: before, now",
+                "worst error: before, now",
+            ),
+        ]
+        for name, found in contests.items():
+            before, now = found[release], found["now"]
+            memory = ", ".join(f"{one['peak_bytes'] / 1e6:,.0f}" for one in (before, now))
+            errors = ", ".join(
+                f"{one['worst_relative_error']:.0e}" for one in (before, now) if "worst_relative_error" in one
+            )
+            lines.append(
+                f"| {CONTESTS.get(name, name)} | {found['examples']:,} | {before['seconds']:.1f} | "
+                f"{now['seconds']:.1f} | {found['ratio']:.2f} | {memory} | {errors or '-'} |"
+            )
+        lines.append("")
+    return lines
 
 
 def families(results: dict) -> str:
