@@ -17,6 +17,7 @@ from nfk import identity, interrupts, store
 from nfk.checkpoint import Checkpoint, decided, facts_of
 from nfk.embedding import Embedding, load
 from nfk.identity import Kind
+from nfk.memory import give_back
 from nfk.model import Model, require_model, split_key
 from nfk.operator.gradients import GradientOperator
 from nfk.operator.moments import Moments, Sketch, estimate, unit_of
@@ -255,6 +256,8 @@ class _Fit:
             known = self.moments.trace if plan.problem.trace_known else None
             b = plan.batches
             return ProductOperator(stream, self.moments, b.products, b.columns, known), start
+        if plan.way.reads:  # the network is at rest from here on
+            give_back()
         tile = plan.way.tile
         return GradientOperator(stream, self.moments, plan.batches.chunk, kept, filled, tile=tile, shelf=shelf), start
 
