@@ -16,6 +16,7 @@ from benchmarks.minilm_table import table as minilm
 from benchmarks.peers import tables as peers
 from benchmarks.report_findings import FINDINGS
 from benchmarks.report_page import table as report_page
+from benchmarks.report_paper import PAPER
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
 from benchmarks.stages import table as stages
@@ -241,7 +242,8 @@ TABLES = (
     ("docs/first-ten-minutes.md", "first_minutes", transcript),
     ("docs/report.md", "report_page", report_page),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
-    *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
+    *(("docs/results.md", f"tasks/{name}", table) for name, table in TASKS.items()),
+    *(("docs/results.md", name, table) for name, table in PAPER.items()),
     *(("docs/findings.md", name, table) for name, table in FINDINGS.items()),
 )  # fmt: skip
 
