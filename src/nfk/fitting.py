@@ -17,6 +17,7 @@ from nfk import identity, interrupts, store
 from nfk.checkpoint import Checkpoint, agreed, decided, facts_of, options_of
 from nfk.embedding import Embedding, load
 from nfk.identity import Kind
+from nfk.memory import give_back
 from nfk.model import Model, require_model, split_key
 from nfk.operator.gradients import GradientOperator
 from nfk.operator.moments import Moments, Sketch, estimate, unit_of
@@ -270,9 +271,10 @@ class _Fit:
             b = plan.batches
             own = known if stream.space.processes is None else None
             return of_all(ProductOperator(stream, self.moments, b.products, b.columns, own), known), start
+        if plan.way.reads:  # the network is at rest from here on
+            give_back()
         chunk, tile = plan.batches.chunk, plan.way.tile
-        operator = GradientOperator(stream, self.moments, chunk, kept, filled, tile=tile, shelf=shelf)
-        return of_all(operator), start
+        return of_all(GradientOperator(stream, self.moments, chunk, kept, filled, tile=tile, shelf=shelf)), start
 
     def _known_moments(self, stream: GradientStream, kept: Store | Shelf | None) -> tuple[Moments, Any]:
         """The moments and a start for the search, as they were taken before the fit was killed, or taken now."""
