@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks import scale_tables
 from benchmarks.first_minutes.page import transcript
 from benchmarks.history import table as history
+from benchmarks.large import table as large
 from benchmarks.minilm_table import table as minilm
 from benchmarks.peers import tables as peers
 from benchmarks.report_findings import FINDINGS
@@ -18,6 +19,7 @@ from benchmarks.report_page import table as report_page
 from benchmarks.report_paper import PAPER
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
+from benchmarks.stages import table as stages
 from benchmarks.tolerance_table import table as tolerance
 
 ROOT = Path(__file__).parents[1]
@@ -222,7 +224,8 @@ def code(results: dict) -> str:
 
 BENCHMARKS = {
     "peers": peers.summary, "peers:errors": peers.times_to_error, "peers:embeddings": peers.embeddings,
-    "peers:busy": peers.busy, "tolerance": tolerance, "history": history,
+    "peers:busy": peers.busy, "tolerance": tolerance, "history": history, "large": large,
+    "stages": stages,
 }  # fmt: skip
 
 TABLES = (
