@@ -6,14 +6,15 @@ ifneq ($(wildcard ../shared/data),)
 export NFK_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help demo test test-core families tasks bench peers bench-quick docs lint clean
+.PHONY: help demo test test-core families tasks paper bench peers bench-quick docs lint clean
 
 help:
 	@echo "make demo         embed 5,000 real digits with a small network; table and figures (minutes)"
 	@echo "make test         the whole test suite"
-	@echo "make test-core    the tests of the library itself, without the networks, data and experiments of reproduction/"
+	@echo "make test-core    the tests of the library itself: no experiments, no commands, pages or packaging (two minutes)"
 	@echo "make families     every family of models on real data: results/families.json and the tables in docs/families.md"
 	@echo "make tasks        probing, few labels, distillation, inversion, ... on real data: results/tasks/ (hours; resumes)"
+	@echo "make paper        the paper's tables on networks that others trained: results/ and docs/results.md (hours; resumes)"
 	@echo "make bench        the benchmarks of docs/results.md, as JSON in results/core.json (about half an hour)"
 	@echo "make peers        nfk against other libraries, each in an environment of its own: docs/benchmarks.md (hours; resumes)"
 	@echo "make bench-quick  the same at a small size (under a minute)"
@@ -38,7 +39,7 @@ test: $(VENV)/ready-test
 	$(RUN) -m pytest
 
 test-core: $(VENV)/ready-test
-	$(RUN) -m pytest -m "not reproduction"
+	$(RUN) -m pytest -m "not reproduction and not around"
 
 families: $(VENV)/ready
 	$(RUN) -m reproduction families
@@ -46,6 +47,10 @@ families: $(VENV)/ready
 
 tasks: $(VENV)/ready
 	$(RUN) -m reproduction tasks
+	$(RUN) -m benchmarks.report
+
+paper: $(VENV)/ready-test
+	$(RUN) -m reproduction paper
 	$(RUN) -m benchmarks.report
 
 bench: $(VENV)/ready

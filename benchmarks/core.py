@@ -24,6 +24,7 @@ from flax import nnx
 
 import nfk
 from benchmarks import paper
+from benchmarks.critics import WIDE, critic, critic_params
 from reproduction import data, networks, training
 
 SEED = 0
@@ -36,7 +37,8 @@ def main(quick: bool = False, only: Section | None = None, output: Path | None =
     Args:
         quick: a small version of each, under a minute in all; its figures are not those of the README.
         only: run one section.
-        output: also write the JSON here; sections that were not run keep what the file had.
+        output: also write the JSON here; sections that were not run keep what the file had, and those of an earlier
+            version stay under "releases".
     """
     sections: dict[str, Callable[[bool], dict]] = {
         "accuracy": accuracy, "speed": speed, "embedding": embedding_cost, "scaling": scaling,
@@ -46,11 +48,19 @@ def main(quick: bool = False, only: Section | None = None, output: Path | None =
     for name, run in sections.items():
         if only in (None, name):
             print(f"{name} ...", file=sys.stderr)
-            results[name] = run(quick)
+            keep_release(results, name)
+            results[name] = {"nfk": nfk.__version__, **run(quick)}
             if output:
                 output.parent.mkdir(parents=True, exist_ok=True)
                 output.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
+
+
+def keep_release(results: dict[str, Any], section: str) -> None:
+    """What an earlier version measured stays, under "releases", beside what takes its place."""
+    before = results.get(section)
+    if before and before["nfk"] != nfk.__version__:
+        results.setdefault("releases", {}).setdefault(before["nfk"], {})[section] = before
 
 
 def environment() -> dict[str, Any]:
@@ -118,31 +128,6 @@ def accuracy(quick: bool) -> dict[str, Any]:
     }
 
 
-def critic_params(widths: tuple[int, ...]) -> list[dict[str, np.ndarray]]:
-    """A convolutional discriminator on 32 x 32 x 3: 3x3 and strided 4x4 kernels in turn, a linear head."""
-    rng = np.random.default_rng(SEED)
-    layers, channels = [], 3
-    for index, width in enumerate(widths):
-        size = 3 if index % 2 == 0 else 4
-        kernel = rng.standard_normal((size, size, channels, width)) * np.sqrt(2 / (size * size * channels))
-        layers.append({"kernel": kernel.astype(np.float32), "bias": np.zeros(width, np.float32)})
-        channels = width
-    area = (32 // 2 ** (len(widths) // 2)) ** 2
-    head = rng.standard_normal((area * channels, 1)) / np.sqrt(area * channels)
-    return [*layers, {"kernel": head.astype(np.float32), "bias": np.zeros(1, np.float32)}]
-
-
-def critic(params: list, image: jax.Array) -> jax.Array:
-    hidden = image[None]
-    for index, layer in enumerate(params[:-1]):
-        stride = 1 + index % 2
-        hidden = jax.lax.conv_general_dilated(
-            hidden, layer["kernel"], (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-        hidden = jax.nn.leaky_relu(hidden + layer["bias"], 0.2)
-    return (hidden.reshape(-1) @ params[-1]["kernel"] + params[-1]["bias"])[0]
-
-
 def colour_images(count: int) -> np.ndarray:
     """CIFAR-10 in [-1, 1] where NFK_DATA has it, else digits padded to 32 x 32 and three channels."""
     if data.data_folder() is not None:
@@ -152,7 +137,7 @@ def colour_images(count: int) -> np.ndarray:
 
 
 def discriminator(quick: bool) -> tuple[nfk.Model, list]:
-    params = critic_params((8, 16) if quick else (32, 64, 64, 112, 112, 128))
+    params = critic_params((8, 16) if quick else WIDE, SEED)
     return nfk.gan(critic, params, expectation="data"), params
 
 

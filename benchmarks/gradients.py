@@ -137,8 +137,8 @@ def log_evidence(module: Any, image: jax.Array) -> jax.Array:
 
 def critic() -> tuple[Model, tuple[int, ...]]:
     """Six convolutions of widths 32 to 128, 3 x 3 and strided 4 x 4 in turn, and a linear head: 613,761 parameters."""
-    from benchmarks.core import critic as score
-    from benchmarks.core import critic_params
+    from benchmarks.critics import critic as score
+    from benchmarks.critics import critic_params
 
     return nfk.density(score, critic_params((32, 64, 64, 128, 128, 128))), (32, 32, 3)
 

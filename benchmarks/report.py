@@ -11,12 +11,15 @@ from typing import Any
 from benchmarks import scale_tables
 from benchmarks.first_minutes.page import transcript
 from benchmarks.history import table as history
+from benchmarks.large import table as large
 from benchmarks.minilm_table import table as minilm
 from benchmarks.peers import tables as peers
 from benchmarks.report_findings import FINDINGS
 from benchmarks.report_page import table as report_page
+from benchmarks.report_paper import PAPER
 from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
+from benchmarks.stages import table as stages
 from benchmarks.tolerance_table import table as tolerance
 
 ROOT = Path(__file__).parents[1]
@@ -28,8 +31,8 @@ def core(results: dict) -> str:
     ours, _, paper = accuracy["rows"]
     env = results["environment"]
     lines = [
-        f"On {env['cores']} CPU cores, float32, jax {env['jax']}, seed {env['seed']}. `make bench` writes these",
-        "figures to `results/core.json` and this table from them.",
+        f"On {env['cores']} CPU cores, float32, jax {env['jax']}, seed {env['seed']}; {_measured_with(results)}.",
+        "`make bench` writes these figures to `results/core.json` and this table from them.",
         "",
         *head("what", "nfk", "the paper's algorithm"),
         f"| worst relative error of the top {accuracy['rank']} eigenvalues, {accuracy['network']}, "
@@ -65,7 +68,53 @@ def core(results: dict) -> str:
         "iteration on the fast engine.",
         "",
     ]  # fmt: skip
-    return "\n".join(lines)
+    return "\n".join([*lines, *against(results.get("against", {}))])
+
+
+def _measured_with(results: dict) -> str:
+    """Which version each section was measured with; a section at a time may be measured anew."""
+    of = {name: results[name]["nfk"] for name in ("accuracy", "speed", "embedding", "scaling")}
+    if len(set(of.values())) == 1:
+        return f"measured with version {of['accuracy']}"
+    return "measured with version " + ", ".join(f"{version} ({name})" for name, version in of.items())
+
+
+CONTESTS = {
+    "fit-128": "a fit, k = 128", "fit-32": "a fit, k = 32", "recomputed-32": "a fit, k = 32, gradients recomputed",
+    "embedding-128": "embedding new examples, k = 128", "streamed-4096": "four steps of the small critic, k = 32",
+}  # fmt: skip
+
+
+def against(releases: dict) -> list[str]:
+    """This version beside earlier ones, run in turn: processor seconds on one core."""
+    lines = []
+    for release, contests in releases.items():
+        lines += [
+            f"Beside version {release} on one core, in turn, the same tolerance for both, everything compiled;",
+            "medians, in processor seconds (`python -m benchmarks.against --output results/core.json`).",
+            "",
+            *head(
+                "what",
+                "examples",
+                release,
+                "now",
+                "now / before",
+                "memory, MB: before, now",
+                "worst error: before, now",
+            ),
+        ]
+        for name, found in contests.items():
+            before, now = found[release], found["now"]
+            memory = ", ".join(f"{one['peak_bytes'] / 1e6:,.0f}" for one in (before, now))
+            errors = ", ".join(
+                f"{one['worst_relative_error']:.0e}" for one in (before, now) if "worst_relative_error" in one
+            )
+            lines.append(
+                f"| {CONTESTS.get(name, name)} | {found['examples']:,} | {before['seconds']:.1f} | "
+                f"{now['seconds']:.1f} | {found['ratio']:.2f} | {memory} | {errors or '-'} |"
+            )
+        lines.append("")
+    return lines
 
 
 def families(results: dict) -> str:
@@ -175,7 +224,8 @@ def code(results: dict) -> str:
 
 BENCHMARKS = {
     "peers": peers.summary, "peers:errors": peers.times_to_error, "peers:embeddings": peers.embeddings,
-    "peers:busy": peers.busy, "tolerance": tolerance, "history": history,
+    "peers:busy": peers.busy, "tolerance": tolerance, "history": history, "large": large,
+    "stages": stages,
 }  # fmt: skip
 
 TABLES = (
@@ -192,7 +242,8 @@ TABLES = (
     ("docs/first-ten-minutes.md", "first_minutes", transcript),
     ("docs/report.md", "report_page", report_page),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
-    *(("docs/tasks.md", f"tasks/{name}", table) for name, table in TASKS.items()),
+    *(("docs/results.md", f"tasks/{name}", table) for name, table in TASKS.items()),
+    *(("docs/results.md", name, table) for name, table in PAPER.items()),
     *(("docs/findings.md", name, table) for name, table in FINDINGS.items()),
 )  # fmt: skip
 

@@ -91,17 +91,32 @@ def accuracy(rows: Rows) -> list[str]:
     return lines
 
 
-def inversion(rows: Rows) -> list[str]:
-    metric = "same class, real images"
-    networks = list(dict.fromkeys(row["network"] for row in rows))
-    lines = head("from", *networks)
-    for name in dict.fromkeys(row["method"] for row in rows):
-        cells = [percent(_mean(rows, method=name, metric=metric, network=network)) for network in networks]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+def runtime(rows: Rows) -> list[str]:
+    """Medians of the benchmarks, with the fastest and the slowest round where there are several."""
+    lines = head("network", "N", "k", "fit", "seconds", "from")
+    for row in rows:
+        several = f" ({row['low']:.3g} to {row['high']:.3g})" if row["rounds"] > 1 else ""
+        place = f"{row['source']}, {row['condition']}"
+        lines.append(
+            f"| {row['network']} | {row['examples']:,} | {row['rank']} | {row['method']} | {row['value']:.3g}{several} "
+            f"| {place} |"
+        )
+    return lines
+
+
+def top_images(rows: Rows) -> list[str]:
+    """How much of one class stands at each end of a component."""
+    lines = head("network", "moments over", "component", "variance, %", "lowest, %", "highest, %")
+    for low, high in zip(rows[::2], rows[1::2], strict=True):
+        ends = (f"{100 * row['value']:.0f} ({100 * row['low']:.0f} to {100 * row['high']:.0f})" for row in (low, high))
+        component = low["method"].split(",")[0].removeprefix("component ")
+        facts = f"{low['network']} | the {low['moments']} | {component} | {100 * low['variance']:.1f}"
+        lines.append(f"| {facts} | {' | '.join(ends)} |")
     return lines
 
 
 FINDINGS = {
     "bound-noise": _page(bound_noise), "likelihoods": _page(likelihoods), "distillation": _page(distillation),
-    "accuracy": _page(accuracy), "inversion": _page(inversion),
+    "accuracy": _page(accuracy), "top-images": _page(top_images),
+    "runtime": _page(runtime),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tables of the files in results/tasks/, for docs/tasks.md and the README."""
+"""Tables of the files in results/tasks/, for docs/results.md."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ TASKS = {task.__name__: task for task in
 
 
 def summary(pages: dict[str, Rows]) -> str:
-    """A line a task, for the README: the Fisher embedding, and what it is compared with."""
+    """A line a task, in short: the Fisher embedding, and what it is compared with."""
 
     def cells(task: str, names: dict[str, str], cell: Callable[[dict], str], **where: object) -> str:
         rows = {row["method"]: row for row in pages[task] if all(row.get(key) == value for key, value in where.items())}

@@ -29,6 +29,7 @@ from reproduction import data
 
 SEED, RANK, STEPS = 0, 16, 3  # the same number of passes for every N
 SMALLEST = 9
+FEWEST = 4  # points that a slope is taken of
 DENSE = 10  # 2^10 examples: the last that the dense way is run on
 OPTIONS: dict[str, Any] = {
     "method": "krylov", "side": "parameters", "engine": "gradients", "keep": False, "tol": 1e-12, "max_steps": STEPS,
@@ -83,9 +84,9 @@ def results(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def slope(rows: list[dict[str, Any]], network: str) -> float | None:
-    """Of log seconds over log N, by least squares."""
+    """Of log seconds over log N, by least squares; None for too few N."""
     found = [(row["examples"], row["seconds"]) for row in rows if (row["network"], row["way"]) == (network, "nfk")]
-    if len(found) < 2:
+    if len(found) < FEWEST:
         return None
     logs = np.log(np.asarray(found, np.float64))
     return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])

@@ -80,6 +80,7 @@ def examples(results: dict) -> str:
     slopes = ", ".join(
         f"{slope:.2f} for the {TITLES[name]}" for name, slope in results["slopes"].items() if slope is not None
     )
+    slopes = slopes or "none yet, too few were run"
     lines = [
         f"Processor seconds of a fit with k = {results['rank']} and the same passes for every N ({passes}), gradients "
         "computed again in each pass, over CIFAR-10 and, beyond 50,000, "

@@ -9,10 +9,10 @@ import json
 import sys
 import time
 
-import jax
 import numpy as np
 
 import nfk
+from benchmarks.critics import dcgan, dcgan_params
 from reproduction import data
 from reproduction.memory import Peak
 
@@ -25,27 +25,9 @@ def images(count: int) -> np.ndarray:
     return np.pad(np.resize(digits, (count, 28, 28, 1)), ((0, 0), (2, 2), (2, 2), (0, 0)))
 
 
-def critic_params() -> list[dict[str, np.ndarray]]:
-    """The DCGAN discriminator with 16,871 parameters: three strided 4x4 convolutions and a linear head."""
-    rng = np.random.default_rng(0)
-    shapes = [(4, 4, 1, 10), (4, 4, 10, 20), (4, 4, 20, 40), (640, 1)]
-    kernels = [rng.standard_normal(shape, dtype=np.float32) / np.sqrt(np.prod(shape[:-1])) for shape in shapes]
-    return [{"kernel": w.astype(np.float32), "bias": np.zeros(w.shape[-1], np.float32)} for w in kernels]
-
-
-def critic(params: list, image: jax.Array) -> jax.Array:
-    hidden = image[None]
-    for layer in params[:-1]:
-        hidden = jax.lax.conv_general_dilated(
-            hidden, layer["kernel"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-        hidden = jax.nn.leaky_relu(hidden + layer["bias"], 0.2)
-    return (hidden.reshape(-1) @ params[-1]["kernel"] + params[-1]["bias"])[0]
-
-
 def main(count: int, rank: int) -> None:
     X = images(count)
-    model = nfk.gan(critic, critic_params(), expectation="data")
+    model = nfk.gan(dcgan, dcgan_params(), expectation="data")
     options = dict(side="parameters", keep=False, tol=1e-12, max_steps=STEPS, memory="2GB", key=0)
     with Peak() as peak:
         fitted = nfk.fit(model, X, rank, **options)

@@ -12,22 +12,27 @@ from rich.table import Table
 from reproduction.experiments import ALIASES, EXPERIMENTS, Preset, Refused, chosen
 
 
-def main(names: Annotated[tuple[str, ...], tyro.conf.Positional] = (), /, preset: Preset = "cpu") -> int:
+def main(
+    names: Annotated[tuple[str, ...], tyro.conf.Positional] = (), /, preset: Preset = "cpu", plan: bool = False
+) -> int:
     """Run experiments; each writes its numbers and pictures below results/, and goes on where it was interrupted.
 
     Args:
         names: of experiments; "tasks" or "all" for several; none for a list of them.
         preset: "smoke" (a minute), "cpu" (two cores, up to hours) or "paper" (the paper's size).
+        plan: construct and plan every fit at that size, run it on a few images, and stop.
     """
     console = Console()
     try:
-        meant = chosen(names, preset)
+        meant = chosen(names, preset, plan)
     except Refused as refused:
         print(refused, file=sys.stderr)
         return 2
     if not meant:
         console.print(_list())
-    for name in meant:
+    for name in meant if plan else ():
+        EXPERIMENTS[name].rehearse(preset, console.print)
+    for name in meant if not plan else ():
         console.print(f"{name}: {EXPERIMENTS[name].start(preset)}", highlight=False)
     return 0
 

@@ -27,6 +27,7 @@ class Experiment:
     shows: str
     start: Callable[[Preset], Path]
     presets: tuple[Preset, ...] = ("cpu",)
+    rehearse: Callable[[Preset, Callable[[str], None]], int] | None = None
 
 
 def _families(preset: Preset) -> Path:
@@ -48,8 +49,17 @@ def _paper(name: str, preset: Preset) -> Path:
     return run_experiment(name, preset)
 
 
+def _rehearse(name: str, preset: Preset, say: Callable[[str], None]) -> int:
+    from reproduction.paper.rehearsal import rehearsed
+
+    return rehearsed(name, preset, say)
+
+
 PAPER = {
     "pretrained": "networks that others trained, each by the figure its weights are known for",
+    "lowrank": "what the first components hold, trained and untrained, and in which sense of it",
+    "linear-probe": "Table 1: linear probes of a CIFAR-10 critic, beside its activations and other features",
+    "semi-supervised": "Table 2: few labels, on features of critics that were trained without any",
     "runtime": "seconds of a fit against the number of examples, from the benchmarks",
     "accuracy": "the error of every eigenvalue beside its share of the variance",
     "bound-noise": "why the importance-weighted bound costs a VAE its embedding",
@@ -59,6 +69,7 @@ PAPER = {
     "likelihoods": "why likelihood models fall below their untrained networks",
     "likelihoods-others": "the same for larger ones that others trained",
 }
+PLANNED = ("pretrained", "lowrank", "linear-probe", "semi-supervised")  # whose fits can be planned and tried
 TASKS = {
     "probe": "linear probes against rank, beside activations and full Fisher vectors",
     "few_labels": "few labels, and a basis that was fitted without any",
@@ -77,7 +88,10 @@ def _apart(task: str) -> str:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    **{name: Experiment(shows, partial(_paper, name), PRESETS) for name, shows in PAPER.items()},
+    **{
+        name: Experiment(shows, partial(_paper, name), PRESETS, partial(_rehearse, name) if name in PLANNED else None)
+        for name, shows in PAPER.items()
+    },
     "families": Experiment("every family of models on real data, its spectrum and its probes", _families),
     **{_apart(name): Experiment(shows, partial(_task, name)) for name, shows in TASKS.items()},
 }
@@ -86,7 +100,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def chosen(names: tuple[str, ...], preset: Preset) -> list[str]:
+def chosen(names: tuple[str, ...], preset: Preset, plan: bool = False) -> list[str]:
     """The experiments that are meant, each once; refused before the first one starts."""
     meant = list(dict.fromkeys(one for name in names for one in ALIASES.get(name, (name,))))
     for name in meant:
@@ -96,4 +110,6 @@ def chosen(names: tuple[str, ...], preset: Preset) -> list[str]:
         if preset not in EXPERIMENTS[name].presets:
             there = " and ".join(f"--preset {other}" for other in EXPERIMENTS[name].presets)
             raise Refused(f"{name} has no preset {preset!r} yet; it has {there}")
+        if plan and EXPERIMENTS[name].rehearse is None:
+            raise Refused(f"{name} cannot be planned without being run; leave --plan out")
     return meant

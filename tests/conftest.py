@@ -27,11 +27,19 @@ import numpy as np
 import pytest
 from registry import CASES, Case
 
+# Files and folders of what stands around the library. A test elsewhere that starts programs of its own has the mark.
+AROUND = {
+    "commands", "test_choices", "test_code_metrics", "test_demo", "test_docs", "test_examples", "test_notebook",
+    "test_package", "test_progress", "test_report", "test_report_page",
+}  # fmt: skip
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one model of the registry, or of one family, go to one worker: what they share is compiled once."""
     for item in items:
+        if AROUND & {item.path.stem, item.path.parent.name}:
+            item.add_marker(pytest.mark.around)
         params = getattr(item, "callspec", None) and item.callspec.params
         if params and (model := params.get("case") or params.get("double")):
             item.add_marker(pytest.mark.xdist_group(f"{model} {params.get('dtype', 'float64')}"))

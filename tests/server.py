@@ -11,34 +11,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Remote:
-    """A file on the server and how it is served; `asked` keeps the Range of every request."""
+    """A file on the server and how it is served; `asked` counts the requests by their paths."""
 
     content: bytes
-    ranges: bool = True
     cuts: list[int] = field(default_factory=list)  # bytes sent before the connection ends, one number a request
-    changes_to: bytes | None = None  # the content after the first request
     errors: list[int] = field(default_factory=list)  # answered before anything else, one a request
     held: threading.Event | None = None  # the second half waits for it
-    asked: list[str | None] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         remote: Remote = self.server.remotes[self.path]  # type: ignore[attr-defined]
-        span = self.headers.get("Range")
-        remote.asked.append(span)
+        remote.asked.append(self.path)
         if remote.errors:
             return self.send_error(remote.errors.pop(0))
-        content = remote.content
-        start = int(span.removeprefix("bytes=").removesuffix("-")) if span and remote.ranges else 0
-        if start >= len(content):
-            return self.send_error(416)
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(content) - start))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(remote.content)))
         self.end_headers()
-        self._send(remote, content[start:])
+        self._send(remote, remote.content)
 
     def _send(self, remote: Remote, body: bytes) -> None:
         sent = remote.cuts.pop(0) if remote.cuts else len(body)
@@ -51,7 +42,6 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[half:sent])
         except ConnectionError:  # the client was killed
             return
-        remote.content = remote.changes_to or remote.content
 
     def log_message(self, *args: object) -> None:
         """Nothing on the terminal."""

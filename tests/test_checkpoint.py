@@ -356,6 +356,7 @@ print(kills)
 """
 
 
+@pytest.mark.around
 def test_killed_at_every_call_to_the_file_system_a_journal_is_whole(tmp_path):
     script = [sys.executable, "-c", KILLED_WRITING, str(SOURCE), str(tmp_path)]
     result = subprocess.run(script, capture_output=True, text=True, check=False, timeout=100)
@@ -379,6 +380,7 @@ np.savez(sys.argv[2], found.right, found.left, found.singular_values, found.resi
 """
 
 
+@pytest.mark.around
 def test_a_real_fit_killed_again_and_again(tmp_path):
     folder, script = tmp_path / "run", [sys.executable, "-c", REAL_FIT]
     subprocess.run([*script, "", str(tmp_path / "whole")], check=True, timeout=100)

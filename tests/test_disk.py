@@ -20,7 +20,7 @@ from nfk.memory import human
 from nfk.packing import pack
 from nfk.planning import Options, Problem, plan_fit
 from nfk.planning.rates import TYPICAL
-from nfk.spaces import Mesh, Scratch
+from nfk.spaces import Mapped, Mesh, Scratch
 from nfk.stream import Examples
 
 
@@ -213,3 +213,20 @@ def test_a_file_that_is_no_safetensors_file_is_refused(content, why, tmp_path):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match=why):
         tensors.read(tmp_path / "file")
+
+
+def test_blocks_of_other_files_are_copied_and_own_ones_are_not(tmp_path):
+    np.save(tmp_path / "entry.npy", np.ones((12, 3), np.float32))
+    space = Mapped(Scratch.of(None), tall=10)
+    theirs = np.load(tmp_path / "entry.npy", "c")
+    block = space.put(theirs)
+    assert not np.shares_memory(block, theirs)
+    assert np.shares_memory(space.put(block), block)
+    for made in (
+        block,
+        space.zeros(12, 2, np.float32),
+        space.columns(block, slice(1, 3)),
+        space.random([1], 12, 2, "f4"),
+    ):
+        assert isinstance(made.base, np.memmap)
+    assert space.zeros(9, 2, np.float32).base is None  # a short one is in memory

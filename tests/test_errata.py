@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -145,3 +147,11 @@ def test_a_score_that_draws_new_noise_in_every_product_is_no_matrix():
     fixed = drawn()
     assert np.sum(W * (fixed @ M)) == pytest.approx(np.sum((fixed.T @ W) * M))
     assert abs(np.sum(W * (drawn() @ M)) - np.sum((drawn().T @ W) * M)) > 0.1
+
+
+def test_every_erratum_of_the_page_names_a_test_that_exists():
+    here = Path(__file__).parent
+    named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", (here.parent / "docs" / "findings.md").read_text())
+    assert len(named) >= 12
+    for file, name in named:
+        assert f"def {name}(" in (here / file).read_text() if name else (here / file).exists(), (file, name)

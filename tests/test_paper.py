@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import nfk
+from nfk import kernel
+from reproduction import __main__ as entry
 from reproduction import data
 from reproduction.experiments import PAPER
+from reproduction.paper import lowrank
+from reproduction.paper.rehearsal import rehearsed
 from reproduction.paper.runner import run_experiment
 
 pytestmark = pytest.mark.reproduction
@@ -35,3 +42,59 @@ def test_a_smoke_run_writes_its_rows_and_a_figure_away_from_the_results(name, tm
     again = run_experiment(name, "smoke", tmp_path / "results", tmp_path / "runs")
     assert json.loads(again.read_text())["rows"] == found["rows"]
     assert not capsys.readouterr().out  # nothing was measured again
+
+
+@needs_weights
+def test_the_size_of_the_paper_is_planned_in_full_and_run_on_a_few_images(capsys):
+    """One of them: the others differ in their networks alone."""
+    said = []
+    assert rehearsed("semi-supervised", "paper", said.append) == 2
+    assert "Plan: 50,000 examples, 50,000 rows, 692,065 parameters, rank 512" in said[0]
+    assert all("of the variance in 4 components" in text for text in said[1::2])
+
+
+def test_an_experiment_that_cannot_be_planned_says_so(capsys):
+    assert entry.main(("families",), preset="cpu", plan=True) == 2
+    assert "families cannot be planned without being run; leave --plan out" in capsys.readouterr().err
+
+
+@needs_weights
+def test_what_lowrank_varies_reaches_the_model():
+    """Its own critic is left out of the smoke run, which would compile it eight times."""
+    sizes = {"rows": 6, "state": "untrained", "seed": 0}
+    plain, X = lowrank.Own(8).prepared(**sizes, varied={})
+    assert (plain.expectation, plain.samples, X.shape) == ("model", 8, (6, 28, 28, 1))
+    generated = lowrank.Own(8).prepared(**sizes, varied={"rows": "generated"})[1]
+    assert generated.shape == X.shape
+    assert not np.allclose(generated, X)
+    assert lowrank.Own(8).prepared(**sizes, varied={"moments": "data"})[0].expectation == "data"
+    assert lowrank.Others("cifar10-dcgan-critic-wide", 8).conditions == ("moments over the data",)
+
+
+def test_shares_are_those_of_the_dense_kernel():
+    rng = np.random.default_rng(0)
+    params = {"w": rng.standard_normal((3, 4)).astype("float32"), "v": rng.standard_normal(4).astype("float32")}
+    model = nfk.energy(lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], params, expectation="data")
+    X = rng.standard_normal((12, 3)).astype("float32")
+    found = lowrank.shares(model, X, 5, 0)
+    values = np.sort(np.linalg.eigvalsh(np.float64(kernel.gram(model, X))))[::-1]
+    np.testing.assert_allclose(found["shift in, variance"], np.cumsum(values[:5]) / values.sum(), rtol=1e-4)
+    np.testing.assert_allclose(found["shift in, squares"], np.cumsum(values[:5] ** 2) / np.sum(values**2), rtol=1e-4)
+    assert abs(found["shift"]) < 1e-5  # the mean is that of the rows
+    np.testing.assert_allclose(found["shift out, variance"], found["shift in, variance"], rtol=1e-4)
+
+
+def test_ctrl_c_writes_the_rows_so_far_and_says_that_there_are_more(tmp_path, monkeypatch, capsys):
+    from reproduction.paper import pretrained
+
+    def run(*_):
+        yield {"method": "a", "metric": "m"}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrained, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment("pretrained", "smoke", tmp_path, tmp_path)
+    found = json.loads((tmp_path / "smoke" / "pretrained.json").read_text())
+    assert found["unfinished"]
+    assert found["rows"] == [{"method": "a", "metric": "m"}]
+    assert "has 1 rows, and the same command goes on" in " ".join(capsys.readouterr().out.split())

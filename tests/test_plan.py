@@ -219,7 +219,6 @@ def measured(name, megabytes):
 print(json.dumps([measured(*one) for one in json.loads(sys.argv[1])]))
 """
 MEGABYTE = 2**20
-in_one_worker = pytest.mark.xdist_group("measured memory")
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +229,8 @@ def measured():
     return dict(zip(BUDGETS, json.loads(done.stdout), strict=True))
 
 
-@in_one_worker
+@pytest.mark.around
+@pytest.mark.xdist_group("measured memory")  # one process for one worker
 @pytest.mark.skipif(sys.platform != "linux", reason="reads resident memory from /proc")
 @pytest.mark.parametrize(("work", "megabytes"), BUDGETS)
 def test_the_budget_is_kept(measured, work, megabytes):

@@ -191,3 +191,18 @@ def test_an_unknown_network_is_named_and_the_known_ones_with_it():
         WeightsError, match=r"'mnist-lenet6' is no network that others trained: choose from cifar10-wrn-16-2-a"
     ):
         load("mnist-lenet6")
+
+
+def test_the_command_says_what_is_where_and_names_what_is_not_known(own, monkeypatch, capsys):
+    from reproduction.pretrained.__main__ import main
+
+    monkeypatch.setenv("COLUMNS", "200")
+    path = own / f"{NAME}.safetensors"
+    save_file(untrained(NAME).module.state_dict(), path)
+    known_sums(monkeypatch, NAME, path)
+    assert main((NAME, "mnist-vae")) == 0
+    said = capsys.readouterr().out
+    assert str(own)[-20:] in said.replace("\n", "")
+    assert "not here: --download" in said
+    assert main(("mnist-lenet6",)) == 2
+    assert "'mnist-lenet6' is no network" in capsys.readouterr().err

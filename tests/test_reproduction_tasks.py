@@ -114,7 +114,15 @@ def test_every_task_is_a_module_with_a_run():
         assert callable(importlib.import_module(f"reproduction.tasks.{name}").run)
 
 
+@pytest.fixture
+def few_samples(monkeypatch):
+    """Moments of a GAN over few samples of its generator."""
+    whole = DigitGAN.model
+    monkeypatch.setattr(DigitGAN, "model", lambda self, network: replace(whole(self, network), samples=128))
+
+
 @needs_data
+@pytest.mark.usefixtures("few_samples")
 def test_probe_at_a_small_size(tmp_path):
     said = []
     settings = probe.Settings(rank=24, middle=16, ranks=(4, 16, 24))
@@ -131,6 +139,7 @@ def test_probe_at_a_small_size(tmp_path):
 
 
 @needs_data
+@pytest.mark.usefixtures("few_samples")
 def test_inversion_at_a_small_size(tmp_path):
     settings = inversion.Settings(rank=16, generated=300, tested=60)
     rows = inversion.run(Ledger("inversion", tmp_path, silent), tmp_path, settings, seeds=1)

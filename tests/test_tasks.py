@@ -25,6 +25,7 @@ from nfk.tasks import (
     invert,
     kernel_features,
     kernel_ridge,
+    kernel_spectrum,
     mean_share,
     nearest,
     one_hot,
@@ -338,6 +339,22 @@ class TestSpectrum:
                 assert truth <= rank.high * (1 + 1e-9)
             assert rank.low == pytest.approx(rank.high)
 
+    @pytest.mark.parametrize("dtype", [np.float64, np.float32])
+    @pytest.mark.parametrize("shift", [True, False])
+    def test_a_kernel_tells_all_shares_with_and_without_the_shift(self, shift, dtype):
+        rows = RNG(3).standard_normal((30, 8)) * self.values[:8] + np.array([3.0, *[0.5] * 7])
+        K = (rows @ rows.T).astype(dtype)
+        centred = rows if shift else rows - rows.mean(axis=0)
+        values = np.linalg.svd(centred, compute_uv=False) ** 2
+        kept = K.copy()
+        found = kernel_spectrum(K, 5, shift=shift)
+        np.testing.assert_allclose(found.eigenvalues, values[:5], rtol=1e-4)
+        assert found.share(3) == pytest.approx(values[:3].sum() / values.sum(), rel=1e-4)
+        assert found.share(3, "squares") == pytest.approx(np.sum(values[:3] ** 2) / np.sum(values**2), rel=1e-4)
+        assert found.share(3, "squares") > found.share(3)
+        assert found.effective_rank.value == pytest.approx(values.sum() ** 2 / np.sum(values**2), rel=1e-4)
+        np.testing.assert_array_equal(K, kept)
+
     def test_the_mean_takes_its_share(self):
         rows = RNG(11).standard_normal((100, 3)) + np.array([5.0, 0, 0])
         trace = np.sum(rows**2)
@@ -501,6 +518,11 @@ class TestBadInput:
             (lambda X, y: spectrum([1, 2], 3, 4), r"falling order"),
             (lambda X, y: spectrum([2, 1], 2, 4), r"trace=2 must be positive and at least the sum"),
             (lambda X, y: spectrum([2, 1], 4, 4).share(3), r"k=3 must be a whole number from 1 to 2"),
+            (lambda X, y: spectrum([2, 1], 4, 4).share(1, "length"), r"of='length' is unknown: choose 'variance' or"),
+            (lambda X, y: spectrum([2, 1], 4, 4).share(1, "squares"), r"not known: use nfk.tasks.kernel_spectrum with"),
+            (lambda X, y: spectrum([2, 1], 4, 4, squares=4), r"squares=4 must be at least .* eigenvalues, 5"),
+            (lambda X, y: kernel_spectrum(X[:4, :3], 1), r"K has shape \(4, 3\): it must be a square matrix"),
+            (lambda X, y: kernel_spectrum(np.eye(3), 3), r"rank=3 must be a whole number from 1 to 2: fewer than"),
             (lambda X, y: spectrum([2, 1], 4, 4).components_for(95), r"share=95 must lie between 0 and 1"),
             (lambda X, y: nearest(X, X, 61), r"count=61 must be a whole number from 1 to 60"),
             (lambda X, y: nearest(X, X[:, :2]), r"queries has 2 features, but reference has 6"),

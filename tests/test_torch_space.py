@@ -6,6 +6,7 @@ made without a word on where end up on a device without numbers.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import pytest
@@ -39,6 +40,9 @@ WAYS = {
     "power": {"method": "power", "tol": 1e-2},
     "exact": {"method": "exact"},
 }
+FAMILIES = [
+    (name, way) for name in PAIRS if name not in ("classifier", "network") for way in ("recomputed", "products")
+]
 LIMIT = r".*residual above tol.*"
 
 
@@ -48,8 +52,7 @@ def here(name: str, **options):
     return model, data, np.linalg.eigvalsh(nfk.gram(model, data))[::-1]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(("name", "way"), [*itertools.product(("classifier", "network"), WAYS), *FAMILIES])
 def test_a_fit_is_the_dense_definition(name, way):
     model, data, values = here(name)
     with warnings.catch_warnings():

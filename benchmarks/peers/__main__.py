@@ -40,6 +40,7 @@ class Run:
         pin: one core, with one thread each.
         busy: a spinning process on every core beside the contestants.
         probe: also embed 1,000 test images and read their labels with a linear probe (lenet5 and wrn-16-2).
+        reference: compare with eigenvalues in float64, which for many examples take longer than the contestants.
         resume: keep what the output holds already and go on.
         output: the results file.
         environments: the folder of the virtual environments.
@@ -54,6 +55,7 @@ class Run:
     pin: int | None = None
     busy: bool = False
     probe: bool = False
+    reference: bool = True
     resume: bool = False
     output: Path = venvs.ROOT / "results" / "peers.json"
     environments: Path = venvs.FOLDER
@@ -106,7 +108,7 @@ def compare(options: Run, key: Key, names: list[str], records: Records) -> None:
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "job.npz"
         jobs.write(job, plain)
-        reference = oracle_cache.eigenvalues(job, plain, options.environments)
+        reference = oracle_cache.eigenvalues(job, plain, options.environments) if options.reference else None
         for number, name in todo:
             if records.is_over(key, name):
                 continue

@@ -67,13 +67,20 @@ class Records:
         return here or any(row["status"] == "over budget" for row in same if row["examples"] < key.examples)
 
     def add(
-        self, key: Key, contestant: str, number: int, found: dict[str, Any], reference: Reference, facts: dict[str, Any]
+        self,
+        key: Key,
+        contestant: str,
+        number: int,
+        found: dict[str, Any],
+        reference: Reference | None,
+        facts: dict[str, Any],
     ) -> None:
         values = found.pop("eigenvalues", None)
         if found.get("projected_seconds"):
             found["status"] = "projected"
-        error = None if values is None else reference.error(np.array(values))
+        error = None if values is None or reference is None else reference.error(np.array(values))
+        rounding = None if reference is None else reference.rounding(key.rank)
         self.rows.append({
             **asdict(key), **facts, "contestant": contestant, "round": number, **found,
-            "worst_relative_error": error, "error_of_float32_gradients": reference.rounding(key.rank),
+            "worst_relative_error": error, "error_of_float32_gradients": rounding,
         })  # fmt: skip

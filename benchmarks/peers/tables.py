@@ -244,6 +244,8 @@ def _targets(cells: list[Row]) -> list[str]:
 
 def _reached(cells: list[Row], target: float) -> str:
     """The least seconds with an error of at most the target, or twice what float32 gradients alone have."""
+    if not cells:
+        return "-"
     times = [cell["seconds"] for cell in cells if cell["error"] <= max(target, 2 * (cell["rounding"] or 0))]
     return f"{min(times):.1f} s" if times else "not reached"
 

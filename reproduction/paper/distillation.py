@@ -42,6 +42,7 @@ class Settings:
     trial_epochs: int = 2  # of the trainings that choose a weight
     seeds: int = 2
     methods: tuple[str, ...] = ("no teacher", "NFKD", "KD", "FitNet")
+    once: tuple[str, ...] = ("FitNet",)  # methods of which one student is trained, by the first seed
     compiled: bool = True
     memory: str = "3GB"
 
@@ -49,16 +50,18 @@ class Settings:
 PRESETS = {
     "smoke": Settings(
         images=160, tested=40, probed=40, fitted=30, rank=20, ranks=(1, 20), epochs=1, trial_epochs=1, seeds=1,
-        methods=("no teacher", "NFKD", "AT"), compiled=False,
+        methods=("no teacher", "NFKD"), compiled=False,
     ),
     "cpu": Settings(),
     "paper": Settings(
-        images=50_000, probed=10_000, fitted=50_000, epochs=250, trial_epochs=50, seeds=5, methods=tuple(METHODS)
+        images=50_000, probed=10_000, fitted=50_000, epochs=250, trial_epochs=50, seeds=5,
+        methods=tuple(METHODS), once=(),
     ),
 }  # fmt: skip
 SMALLER = (
     "Students see 10,000 training images and their mirror images in three epochs (the paper: 50,000, 250 epochs), so "
     "their level is far below the paper's; the order of the methods is what can be compared.",
+    "Two seeds, of FitNet one; AT, NST, VID, NFKD's variants and the PCA target are not trained yet at this size.",
     "The weight of each method is chosen among three by one training of two epochs over 8,000 of the images, on the "
     "other 2,000.",
 )
@@ -153,6 +156,8 @@ class Classroom:
         scores: dict[str, list[float]] = {name: [] for name in chosen}
         for seed in range(self.settings.seeds):
             for name, weights in chosen.items():
+                if seed and name in self.settings.once:
+                    continue
                 scores[name].append(self.score(f"student, {name}", weights, self.lessons, self.test, recipe, seed))
         return [
             row(name, values, role="student", metric="test accuracy", label_weight=chosen[name].labels,

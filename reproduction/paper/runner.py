@@ -1,6 +1,7 @@
 """One experiment at one size: measurements kept as they come, rows in results/NAME.json, pictures in results/NAME/.
 
-The size "cpu" writes below results/; any other below runs/PRESET/, so that a trial never touches the figures.
+The size "cpu" writes below results/; any other below runs/PRESET/, so that a trial never touches the figures. Stopped
+by Ctrl-C, an experiment that gives its rows one by one writes those that it has, and says that there are more.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,8 +34,24 @@ def run_experiment(name: str, preset: str, results: Path = RESULTS, runs: Path =
     pictures = place / name
     pictures.mkdir(parents=True, exist_ok=True)
     say = lambda text: console.print(f"{name} | {text}", highlight=False)  # noqa: E731
-    rows = module.run(Ledger(name, runs / preset / "ledgers", say), pictures, settings)
-    return write_json(place / f"{name}.json", content(name, preset, settings, list(module.SMALLER), rows))
+    rows, stopped = _all_or_some(module.run(Ledger(name, runs / preset / "ledgers", say), pictures, settings))
+    made = content(name, preset, settings, list(module.SMALLER), rows)
+    path = write_json(place / f"{name}.json", made | ({"unfinished": True} if stopped else {}))
+    if stopped is not None:
+        say(f"stopped; {path} has {len(rows)} rows, and the same command goes on")
+        raise stopped
+    return path
+
+
+def _all_or_some(given: Iterable[Row]) -> tuple[list[Row], KeyboardInterrupt | None]:
+    """The rows, and the Ctrl-C that ended them early."""
+    rows: list[Row] = []
+    try:
+        for row in given:
+            rows.append(row)
+    except KeyboardInterrupt as stopped:
+        return rows, stopped
+    return rows, None
 
 
 def content(name: str, preset: str, settings: Any, smaller: list[str], rows: list[Row]) -> dict[str, Any]:

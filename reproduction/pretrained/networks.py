@@ -193,13 +193,19 @@ def load(name: str, *, download: bool = False) -> Pretrained:
 
 def untrained(name: str, seed: int | None = None) -> Pretrained:
     """The same architecture with random weights, torch's usual ones; no generator."""
-    if name not in NETWORKS:
-        raise WeightsError(f"{name!r} is no network that others trained: choose from {', '.join(NETWORKS)}")
+    network = known(name)
     with torch.random.fork_rng():
         if seed is not None:
             torch.manual_seed(seed)
-        module = NETWORKS[name].build().eval()
-    return Pretrained(NETWORKS[name], module)
+        module = network.build().eval()
+    return Pretrained(network, module)
+
+
+def known(name: str) -> Network:
+    """The network of that name; any other name is refused with the list of them."""
+    if name not in NETWORKS:
+        raise WeightsError(f"{name!r} is no network that others trained: choose from {', '.join(NETWORKS)}")
+    return NETWORKS[name]
 
 
 def _named(tensors: Tensors, renamed: Callable[[str], str] | None) -> Tensors:

@@ -27,6 +27,7 @@ from nfk.operator.moments import Moments
 from nfk.planning import Options, Plan
 from nfk.solve.operator import Operator
 from nfk.spaces import HOST, Block, Space
+from nfk.spaces.processes import Processes
 from nfk.stream import Examples
 
 SAMPLED_ROWS = 64  # of a block, by which it is known again
@@ -258,7 +259,6 @@ def facts_of(
 ) -> dict[str, Any]:
     """What makes a fit this one and no other, as JSON can hold it. Reads the data once, if they are arrays; or only the
     first `hashed` of them."""
-    choices = {entry.name: getattr(options, entry.name) for entry in fields(options)}
     return {
         "model": {
             **describe(model), "expectation": model.expectation, "samples": int(model.samples),
@@ -268,12 +268,30 @@ def facts_of(
             "number of examples": len(examples), "shape": Kind.of(examples).to_json(),
             "hash of the numbers": examples.hash(hashed),
         },
-        "options": {
-            "rank": _plain(rank),
-            **{name: _plain(value) for name, value in choices.items() if name not in ("memory", "scratch", "space")},
-        },
+        "options": options_of(rank, options),
         "key": np.asarray(jax.random.key_data(key)).tolist(),
     }  # fmt: skip
+
+
+def options_of(rank: int | float, options: Options) -> dict[str, Any]:
+    choices = {entry.name: getattr(options, entry.name) for entry in fields(options)}
+    kept = {name: _plain(value) for name, value in choices.items() if name not in ("memory", "scratch", "space")}
+    return {"rank": _plain(rank), **kept}
+
+
+def agreed(processes: Processes | None, facts: dict[str, Any], plan: Plan) -> Plan:
+    """The plan of the first process, in each of them: memory and timings may differ; what is to be done may not."""
+    if processes is None:
+        return plan
+    told = processes.everyone((facts, decisions_of(plan)))
+    for rank, (other, _) in enumerate(told):
+        difference = first_difference(told[0][0], other)
+        if difference is not None:
+            raise ValueError(
+                f"process {rank} does not take part in the fit of process 0: {difference}. Every process passes the "
+                "same model, data and options, and reads its own rows"
+            )
+    return decided(plan, told[0][1])
 
 
 def _plain(value: Any) -> Any:

@@ -16,6 +16,7 @@ from nfk.identity import describe
 from nfk.model import Model, require_model, split_key
 from nfk.operator.moments import estimate
 from nfk.operator.stream import GradientStream
+from nfk.operator.together import own_examples
 from nfk.planning import Problem, plan_rows
 from nfk.progress import Reporter
 from nfk.spaces import space_for
@@ -78,5 +79,6 @@ def dataset_vector(
     differentiator = model.network.differentiate(score_key, problem.outputs, batches.batching, space.device)
     with Reporter(progress).running() as reporter:
         reporter.stage("moments")
-        moments = estimate(GradientStream(differentiator, examples, space, batches.gradients, reporter), model)
+        own = own_examples(examples, space.processes)
+        moments = estimate(GradientStream(differentiator, own, space, batches.gradients, reporter), model)
     return DatasetVector(moments.fisher, model.layout.slices, moments.count, describe(model))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from nfk.operator.gradients import GradientOperator
 from nfk.operator.moments import Moments
 from nfk.operator.products import ProductOperator
 from nfk.operator.stream import GradientStream
+from nfk.operator.together import of_all, own_examples
 from nfk.planning import Batches, Engine, Plan, Problem, plan_gram, plan_rows
 from nfk.progress import Reporter
 from nfk.ranges import grid
 from nfk.spaces import Block, Space, default_space, space_for
+from nfk.spaces.processes import together
 from nfk.stream import Examples
 
 
@@ -131,12 +134,12 @@ class Embedding(Shown):
         plan = plan_rows(self._problem(examples), self.space, memory, self.rank, self.engine)
         with Reporter(progress).running() as reporter:
             reporter.stage("embedding")
-            stream, b = self._stream(examples, plan.batches, reporter), plan.batches
+            stream, b = self._stream(self._own(examples), plan.batches, reporter), plan.batches
             if self.engine == "products":
                 operator = ProductOperator(stream, self.moments, b.products, b.columns)
             else:
                 operator = GradientOperator(stream, self.moments, b.chunk, measure=False)
-            result = operator.row_space.get(operator.matmat(self.right))
+            result = operator.row_space.get(of_all(operator).matmat(self.right))
         finite = np.isfinite(result).all(axis=1)
         if not finite.all():
             bad = int(np.argmin(finite)) // self.outputs
@@ -157,8 +160,8 @@ class Embedding(Shown):
         plan = plan_rows(self._problem(examples), self.space, memory, self.rank)
         with Reporter(progress).running() as reporter:
             reporter.stage("embedding")
-            stream = self._stream(examples, plan.batches, reporter)
-            operator = GradientOperator(stream, self.moments, plan.batches.chunk)
+            stream = self._stream(self._own(examples), plan.batches, reporter)
+            operator = of_all(GradientOperator(stream, self.moments, plan.batches.chunk))
             result = operator.row_space.get(operator.matmat(self.right))
         assert operator.row_squares is not None
         return Parts(self._scaled(result), operator.row_squares * self.moments.factor**2)
@@ -178,23 +181,31 @@ class Embedding(Shown):
             progress: a bar on standard error: always, never, or (None) when it is a terminal.
         """
         first = self._checked(X)
-        second = first if Y is None else self._checked(Y, "Y")
-        plan = plan_gram(self._problem(first), self._problem(second), self.space, memory)
-        K = np.empty((len(first) * self.outputs, len(second) * self.outputs), self.left.dtype)
+        second, processes = first if Y is None else self._checked(Y, "Y"), self.space.processes
         with Reporter(progress).running() as reporter:
             reporter.stage("kernel")
-            outer, inner = (
-                GradientOperator(self._stream(examples, plan.batches, reporter), self.moments, chunk)
-                for examples, chunk in ((first, plan.tile), (second, plan.batches.chunk))
-            )
-            for tile, held in outer.chunks():
-                columns, among = outer.ranges.places(tile)
-                everywhere = self.space.everywhere(held)
-                same = Y is None and tile == slice(0, outer.ranges.each)
-                for rows, V in ((tile, held),) if same else inner.chunks():
-                    whole, there = inner.ranges.places(rows)
-                    K[grid(columns, whole)] = self.space.kernel(V, everywhere)[there][:, among].T
+            work = partial(self._kernel, self._own(first), second, Y is None, memory, reporter)
+            K = work() if processes is None else np.concatenate(processes.everyone(together(processes, work)))
         K *= self.moments.factor**2
+        return K
+
+    def _kernel(
+        self, first: Examples, second: Examples, same: bool, memory: int | str | None, reporter: Reporter
+    ) -> Float[np.ndarray, "rowsX rowsY"]:
+        """<V_x, V_y> as the solver sees them; `same` where the first are among the second."""
+        plan = plan_gram(self._problem(first), self._problem(second), self.space, memory)
+        K = np.empty((len(first) * self.outputs, len(second) * self.outputs), self.left.dtype)
+        outer, inner = (
+            GradientOperator(self._stream(examples, plan.batches, reporter), self.moments, chunk)
+            for examples, chunk in ((first, plan.tile), (second, plan.batches.chunk))
+        )
+        for tile, held in outer.chunks():
+            columns, among = outer.ranges.places(tile)
+            everywhere = self.space.everywhere(held)
+            once = same and len(K) == K.shape[1] and tile == slice(0, outer.ranges.each)
+            for rows, V in ((tile, held),) if once else inner.chunks():
+                whole, there = inner.ranges.places(rows)
+                K[grid(columns, whole)] = self.space.kernel(V, everywhere)[there][:, among].T
         return K
 
     def truncated(self, rank: int) -> Embedding:
@@ -229,6 +240,9 @@ class Embedding(Shown):
         differentiator = network.differentiate(self.score_key, self.outputs, batches.batching, device)
         return GradientStream(differentiator, examples, self.space, batches.gradients, reporter)
 
+    def _own(self, examples: Examples) -> Examples:
+        return own_examples(examples, self.space.processes)
+
     def _problem(self, examples: Examples) -> Problem:
         return Problem.of(self.model, examples)
 
@@ -243,7 +257,8 @@ class Embedding(Shown):
         return examples
 
     def _check(self, examples: Examples) -> None:
-        examples.check(self.space.own(len(examples)))
+        own = self._own(examples)
+        own.check(self.space.own(len(own)))
         self.kind.check(examples)
         if self.kind.dtype is None:  # so its function could not be tried when it was loaded
             identity.check_canary(self.model, examples.slice(0, 1), self.canary)
@@ -254,7 +269,10 @@ class Embedding(Shown):
         Args:
             folder: made if it is not there; an embedding that is there is replaced, whole.
         """
-        return packing.write(self, Path(folder))
+        if self.space.processes is None:
+            return packing.write(self, Path(folder))
+        first = self.space.processes.rank == 0
+        return together(self.space.processes, lambda: packing.write(self, Path(folder)) if first else Path(folder))
 
 
 def load(folder: str | Path, model: Model, *, mesh: Any = None) -> Embedding:

@@ -14,14 +14,16 @@ import jax
 import numpy as np
 
 from nfk import distributed, identity, interrupts, packing, store
-from nfk.checkpoint import Checkpoint, decided, decisions_of, facts_of, first_difference
+from nfk.checkpoint import Checkpoint, agreed, decided, decisions_of, facts_of, first_difference, options_of
 from nfk.embedding import Embedding
 from nfk.identity import Kind
+from nfk.memory import give_back
 from nfk.model import Model, require_model, split_key
 from nfk.operator.gradients import GradientOperator
 from nfk.operator.moments import Moments, Sketch, estimate, unit_of
 from nfk.operator.products import ProductOperator
 from nfk.operator.stream import GradientStream
+from nfk.operator.together import of_all, own_examples
 from nfk.planning import Engine, Keep, MethodName, Options, Plan, Problem, ScratchFolder, SideName, Target, plan_fit
 from nfk.progress import Reporter
 from nfk.solve import SVD, Goal, Interrupted, Method, loop
@@ -135,6 +137,8 @@ def fit(
     space = space_for(mesh, model.network)
     options = Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space, scratch)
     run = _Fit(model, rank, key, options)
+    if checkpoint is not None and space.processes is not None:
+        raise ValueError("checkpoint= does not work with several processes of torch.distributed: leave it out")
     if save is not None:
         distributed.together(lambda: store.check_writable(Path(save)) if distributed.is_first() else None)
     with Checkpoint(checkpoint).held() as run.checkpoint:
@@ -205,7 +209,8 @@ class _Fit:
         """What every process can see for itself."""
         examples = _several(self.examples)
         Target.of(self.rank, Problem.of(self.model, examples))
-        examples.check(self.options.space.own(len(examples)))
+        own = own_examples(examples, self.options.space.processes)
+        own.check(self.options.space.own(len(own)))
         self.canary = identity.canary(self.model, examples.slice(0, 1))
 
     def _facts(self, hashed: int | None = None) -> dict[str, Any]:
@@ -222,8 +227,18 @@ class _Fit:
             return None if found is None else Embedding(model=self.model, **found, plan=self.plan)
         if self.plan.rival is not None:
             self.plan = faster(self.plan, self.plan.rival, self._trial)
+        self._agree()
         self.checkpoint.begin(facts, self.plan)
         return None
+
+    def _agree(self) -> None:
+        """All processes have one plan for one fit."""
+        facts = {
+            "number of examples": len(self.examples), "shape of an example": Kind.of(self.examples).to_json(),
+            "model": repr(self.model), "score of a fixed example": self.canary, "seed": self.seed,
+            "options": options_of(self.rank, self.options),
+        }  # fmt: skip
+        self.plan = agreed(self.options.space.processes, facts, self.plan)
 
     # --- the events of the loop
 
@@ -251,6 +266,7 @@ class _Fit:
 
     def _stream(self, examples: Examples, plan: Plan) -> GradientStream:
         network, space = self.model.network, self._space(plan)
+        examples = own_examples(examples, space.processes)
         differentiator = network.differentiate(
             self.score_key, plan.problem.outputs, plan.batches.batching, space.device
         )
@@ -264,7 +280,7 @@ class _Fit:
     def _disk(self) -> Scratch:
         return self.options.disk or Scratch.of(None)
 
-    def _operator(self) -> tuple[GradientOperator | ProductOperator, Any]:
+    def _operator(self) -> tuple[Operator, Any]:
         """V, and a start for the search where the pass of the moments gave one."""
         plan, stream = self.plan, self._stream(self.examples, self.plan)
         kept, shelf = self._room(stream), self._shelf(stream)
@@ -273,9 +289,12 @@ class _Fit:
         if plan.engine == "products":
             known = self.moments.trace if plan.problem.trace_known else None
             b = plan.batches
-            return ProductOperator(stream, self.moments, b.products, b.columns, known), start
-        tile = plan.way.tile
-        return GradientOperator(stream, self.moments, plan.batches.chunk, kept, filled, tile=tile, shelf=shelf), start
+            own = known if stream.space.processes is None else None
+            return of_all(ProductOperator(stream, self.moments, b.products, b.columns, own), known), start
+        if plan.way.reads:  # the network is at rest from here on
+            give_back()
+        chunk, tile = plan.batches.chunk, plan.way.tile
+        return of_all(GradientOperator(stream, self.moments, chunk, kept, filled, tile=tile, shelf=shelf)), start
 
     def _known_moments(self, stream: GradientStream, kept: Store | Shelf | None) -> tuple[Moments, Any]:
         """The moments and a start for the search, as they were taken before the fit was killed, or taken now."""
@@ -308,19 +327,24 @@ class _Fit:
 
     def _first_unit(self, stream: GradientStream) -> float:
         """Where no pass of moments sees the gradients, the first microbatch decides their unit."""
-        first = Examples(self.examples.slice(0, min(len(self.examples), stream.microbatch)), self.examples.name)
+        examples, processes = stream.examples, stream.space.processes
+        first = Examples(examples.slice(0, min(len(examples), stream.microbatch)), examples.name)
         _, _, leaves = next(replace(stream, examples=first, reporter=Reporter(show=False)).sweep())
-        return unit_of(stream.space.largest(leaves)) or 1.0
+        unit = unit_of(stream.space.largest(leaves))
+        units = [unit] if processes is None else processes.everyone(unit)
+        return min((one for one in units if one is not None), default=1.0)
 
     def _generated(self, stream: GradientStream) -> GradientStream:
         samples = Examples(Generated(self.model.sample, self.sample_key, self.model.samples), name="sample")
         _check_samples(samples, self.examples)
-        return replace(stream, examples=samples)
+        return replace(stream, examples=own_examples(samples, stream.space.processes))
 
     def _sketch(self, stream: GradientStream, kept: Store | None) -> Sketch | None:
         plan = self.plan
         if plan.engine != "gradients" or plan.side != "parameters" or plan.way.method != "krylov":
             return None
+        if stream.space.processes is not None:
+            return None  # a start that each process has whole is drawn at random
         return Sketch(stream, self.seed, plan.width, plan.batches.chunk * stream.outputs, kept)
 
     def _chosen_method(self, operator: Operator, start: Any) -> Method:

@@ -7,16 +7,15 @@ gradient is taken on its own, by `Network.jacobian`; every sum is a float64 sum 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
-from nfk.model import Model, split_key
+from nfk.model import Batch, Model, split_key
 from nfk.stream import Examples, Generated
 
 
-def gradients(model: Model, X: Any, key: jax.Array) -> np.ndarray:
+def gradients(model: Model, X: Batch, key: jax.Array) -> np.ndarray:
     """g(x) = d score(params, x) / d params, one row per example and output, float64: (rows, P)."""
     examples = Examples(X)
     rows = []
@@ -36,7 +35,7 @@ class DenseMoments:
     scale: np.ndarray
 
 
-def moments(model: Model, X: Any, key: Any = 0) -> DenseMoments:
+def moments(model: Model, X: Batch, key: int | jax.Array = 0) -> DenseMoments:
     """z = E[g];  F = E[(g - z)^2];  s = 1 / sqrt(F + damping * mean(F)), 0 where F < 1e-12 max(F) or rounding error."""
     _, sample_key, score_key = split_key(key)
     P = model.layout.size
@@ -55,13 +54,13 @@ def moments(model: Model, X: Any, key: Any = 0) -> DenseMoments:
     return DenseMoments(z, s)
 
 
-def fisher_vectors(model: Model, X: Any, reference: Any = None, key: Any = 0) -> np.ndarray:
+def fisher_vectors(model: Model, X: Batch, reference: Batch | None = None, key: int | jax.Array = 0) -> np.ndarray:
     """V_x = s * (g(x) - z), with moments over `reference` (X itself when None) where they are taken over data."""
     m = moments(model, X if reference is None else reference, key)
     return m.scale * (gradients(model, X, split_key(key)[2]) - m.mean)
 
 
-def gram(model: Model, X: Any, Y: Any = None, *, key: Any = 0) -> np.ndarray:
+def gram(model: Model, X: Batch, Y: Batch | None = None, *, key: int | jax.Array = 0) -> np.ndarray:
     """K(x, y) = <V_x, V_y>, exact in float64 sums: (rows of X, rows of Y). Holds all N x P numbers: for small N.
 
     Moments over data are those of X. `Y=None` gives K(X, X).
@@ -79,7 +78,9 @@ def gram(model: Model, X: Any, Y: Any = None, *, key: Any = 0) -> np.ndarray:
     return V @ (V if Y is None else fisher_vectors(model, Y, reference=X, key=key)).T
 
 
-def baseline(model: Model, X: Any, rank: int, X_new: Any, *, key: Any = 0) -> tuple[np.ndarray, np.ndarray]:
+def baseline(
+    model: Model, X: Batch, rank: int, X_new: Batch, *, key: int | jax.Array = 0
+) -> tuple[np.ndarray, np.ndarray]:
     """The paper's Algorithm 1: eigenvalues of K = Phi diag(Lambda) Phi', and e(x*) = K(x*, X) Phi / sqrt(Lambda).
 
     The paper prints another factor in e(x*); with this one a training example gets its own row of Phi sqrt(Lambda).

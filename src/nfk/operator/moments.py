@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from jaxtyping import Float
 from nfk.model import Model
 from nfk.operator.stream import GradientStream, Lengths
 from nfk.spaces import Block, Store
+from nfk.spaces.processes import together, united
 from nfk.spaces.space import Leaves
 
 DEAD = 1e-12
@@ -98,6 +100,14 @@ def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer]
 
     `observers` see the raw gradients as they pass.
     """
+    processes, tallied = stream.space.processes, partial(_tallied, stream, observers)
+    found = tallied() if processes is None else together(processes, tallied)
+    mean, squares, count, unit = united(stream.space, *found)
+    return Moments.of(model, mean, squares, count, unit or 1.0)
+
+
+def _tallied(stream: GradientStream, observers: Sequence[Observer]) -> tuple[np.ndarray, np.ndarray, int, float | None]:
+    """Mean, sum of squared deviations and number of the rows of this process, in a unit of their own."""
     tally, unit, lengths = stream.space.tally(stream.layout, stream.row_ranges), None, Lengths(stream)
     for begin, end, leaves in stream.sweep():
         rows = slice(begin * stream.outputs, end * stream.outputs)
@@ -107,7 +117,7 @@ def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer]
             observer.write(rows.start, leaves, rows.stop - rows.start)
         del leaves  # before the next microbatch is begun: the plan counts two of them
     lengths.result()
-    return Moments.of(model, *tally.result(), unit or 1.0)
+    return *tally.result(), unit
 
 
 def unit_of(largest: float) -> float | None:

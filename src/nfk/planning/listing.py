@@ -29,7 +29,7 @@ def ways(problem: Problem, target: Target, options: Options, rates: Rates) -> It
 
 
 def _ways(problem: Problem, target: Target, options: Options, rates: Rates) -> Iterator[Way]:
-    for method in ("krylov", "gram") if options.method == "auto" else (options.method,):
+    for method in options.methods:
         for engine, keep, shelf in _engines(problem, options, method):
             way = Way(problem, target, options, rates, method, engine, keep, shelf=shelf)
             if method == "krylov":

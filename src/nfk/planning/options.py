@@ -49,6 +49,11 @@ class Options:
             raise ValueError(f"max_steps={self.max_steps!r} must be a whole number, 1 or more")
         if self.method not in ("auto", "krylov", "gram", "power", "exact"):
             raise ValueError(f"method={self.method!r} is unknown: choose 'auto', 'krylov', 'gram', 'power' or 'exact'")
+        if self.method in ("gram", "exact") and self.space.processes is not None:
+            raise ValueError(
+                f"method={self.method!r} needs the gradients of all examples in one process: choose 'krylov' or "
+                "'power', or leave it to 'auto'"
+            )
         if self.engine not in (None, "gradients", "products"):
             raise ValueError(
                 f"engine={self.engine!r} is unknown: choose 'gradients' or 'products', or None to let it be chosen"
@@ -66,6 +71,13 @@ class Options:
                 f"keep={self.keep!r} keeps gradients, but engine='products' forms none: leave out one of them"
             )
         self.budget  # noqa: B018  (its check belongs to construction)
+
+    @property
+    def methods(self) -> tuple[MethodName, ...]:
+        """Those to choose from."""
+        if self.method != "auto":
+            return (self.method,)
+        return ("krylov", "gram") if self.space.processes is None else ("krylov",)
 
     @cached_property
     def budget(self) -> int:

@@ -24,6 +24,7 @@ from nfk.layout import Layout
 from nfk.ranges import Ranges
 
 if TYPE_CHECKING:
+    from nfk.spaces.processes import Processes
     from nfk.spaces.tally import Tally
 
 Block = Any  # what a place keeps: a numpy array, a jax array; no operation mixes two kinds
@@ -43,6 +44,7 @@ class Space(ABC):
     shards: int = 1  # shares that the columns of a block are cut into
     devices: str = ""  # in words, where there are several
     processor: str = "cpu"  # what computes there, by JAX's name for it
+    processes: Processes | None = None  # of torch.distributed, that share out the rows; blocks are whole in each
     device: Any = None  # where networks should compute (`model.interface.Place`), None for JAX's default
 
     @abstractmethod

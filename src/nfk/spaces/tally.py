@@ -47,7 +47,7 @@ class HostTally(Tally):
         ]  # fmt: skip
         lengths = each(lambda slab: self._merge(*slab, unit), slabs)
         self._count += count
-        return np.sum(lengths, axis=0, dtype=np.float64)
+        return np.asarray(np.sum(lengths, axis=0, dtype=np.float64))
 
     def _merge(self, rows: np.ndarray, place: slice, unit: float) -> Float[np.ndarray, " n"]:
         rows = rows if unit == 1 else rows * rows.dtype.type(unit)

@@ -12,12 +12,12 @@ from nfk.tasks.outliers import Detection, detection
 from nfk.tasks.planes import Plane, plane
 from nfk.tasks.probing import Probe, kernel_features, probe, probe_by_rank
 from nfk.tasks.ridge import Ridge, feature_ridge, kernel_ridge, one_hot
-from nfk.tasks.spectra import Spectrum, by_layer, mean_share, spectrum
+from nfk.tasks.spectra import Spectrum, by_layer, kernel_spectrum, mean_share, spectrum
 
 __all__ = [
     "Detection", "Estimate", "FewLabels", "Inversion", "LinearClassifier", "Neighbours", "Plane", "Probe", "Repeated",
     "Retrieval", "Ridge", "Spectrum", "alignment", "average", "by_layer", "detection", "embedding_loss",
     "embedding_targets", "feature_ridge", "few_labels", "fit_linear", "invert", "kernel_features", "kernel_ridge",
-    "mean_share", "nearest", "one_hot", "plane", "probe", "probe_by_rank", "proportion", "repeated", "retrieval",
-    "sharpness", "spectrum",
+    "kernel_spectrum", "mean_share", "nearest", "one_hot", "plane", "probe", "probe_by_rank", "proportion", "repeated",
+    "retrieval", "sharpness", "spectrum",
 ]  # fmt: skip

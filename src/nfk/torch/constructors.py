@@ -25,10 +25,12 @@ WITHOUT_TABLES = ("classifier", "language_model", "encoder")
 
 class TorchOptions(ModelOptions, total=False):
     """Those of every constructor; whether a batch is vectorised (vmap) or taken one example after another; and where
-    gradients and blocks stay: `space="torch"` keeps them as tensors on the module's device, also on the CPU."""
+    gradients and blocks stay: `space="torch"` keeps them as tensors on the module's device, also on the CPU. `group`
+    are processes of torch.distributed, such as torch.distributed.group.WORLD, that share out the examples."""
 
     vectorised: bool
     space: Literal["torch"] | None
+    group: Any
 
 
 def classifier(
@@ -41,7 +43,8 @@ def classifier(
         apply: `apply(module, example) -> logits` for one example; by default `module(example[None])[0]`.
         sample: `sample(seed, n) -> n examples`, a tensor or an array; moments are then over them, else over the data.
         options: as for `nfk.classifier`; `vectorised=False` for a module that `torch.func` cannot vectorise;
-            `space="torch"` to keep gradients and blocks as tensors on the CPU too, as it is done on other devices.
+            `space="torch"` to keep gradients and blocks as tensors on the CPU too, as it is done on other devices;
+            `group=torch.distributed.group.WORLD` to share out the examples over several processes.
     """
     return _build("classifier", module, FreeEnergy(apply or logits), sample, {"centred": True}, options)
 
@@ -241,6 +244,7 @@ def _build(
     network = TorchNetwork(
         arrays(module), noise, module=module, score=score, constructor=name, normals=normals, parameters=parameters,
         vectorised=options.pop("vectorised", True), contents=contents(module), note=note, tensors_stay=space == "torch",
+        group=options.pop("group", None),
     )  # fmt: skip
     return assemble(name, network, None if sample is None else Seeded(sample), defaults, options)
 

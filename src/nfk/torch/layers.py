@@ -13,7 +13,7 @@ channels of 16 x 16; patches and a matrix product take 1.2 and 0.34 ms).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from torch.overrides import TorchFunctionMode
 
 IN_CACHE = 8 * 2**20  # bytes of weight gradients that are computed as one convolution with groups
 _backward = torch.ops.aten.convolution_backward
+Steps = int | tuple[int, ...]
+Places = tuple["Place | None", "Place | None"]  # of a weight and of a bias
 
 
 class NoFormula(NotImplementedError):
@@ -42,7 +44,7 @@ class Place:
         self.add_each(enumerate(gradients)) if self.written else self.rows.copy_(gradients)
         self.written = True
 
-    def add_each(self, gradients: Any) -> None:
+    def add_each(self, gradients: Iterable[tuple[int, Tensor]]) -> None:
         """Pairs of an example's index and its gradient."""
         for index, gradient in gradients:
             row = self.rows[index]
@@ -185,17 +187,17 @@ class _Seen(torch.autograd.Function):
     """A layer inside vmap: unwrapped there, handed on as a batch. `copies` is an expanded parameter: always batched."""
 
     @staticmethod
-    def forward(copies: Any, layer: Layer, x: Any, weight: Any, bias: Any, places: Any) -> Any:
+    def forward(copies: Tensor, layer: Layer, x: Tensor, weight: Tensor, bias: Tensor | None, places: Places) -> Tensor:
         raise NoFormula("a derivative inside the score")
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None: ...
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, copies: Any, layer: Layer, x: Tensor, weight: Tensor, bias: Any, places: Any):
+    def vmap(info: Any, in_dims: tuple, copies: Tensor, layer: Layer, x: Tensor, weight: Tensor, *rest: Any):
         x = x.expand(info.batch_size, *x.shape) if in_dims[2] is None else x.movedim(in_dims[2], 0)
         shared = x.ndim - layer.own_axes(x, weight)
-        y = _Batched.apply(x.reshape(len(x), -1, *x.shape[shared:]), weight, layer, bias, places)
+        y = _Batched.apply(x.reshape(len(x), -1, *x.shape[shared:]), weight, layer, *rest)
         return y.view(*x.shape[:shared], *y.shape[1:]), 0  # a view outside the function, so that it can be overwritten
 
 
@@ -203,16 +205,16 @@ class _Batched(torch.autograd.Function):
     """A layer outside vmap, as plain autograd sees it; the gradients of its weight and bias go to their places."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, layer: Layer, bias: Tensor | None, places: Any) -> Tensor:
+    def forward(x: Tensor, weight: Tensor, layer: Layer, bias: Tensor | None, places: Places) -> Tensor:
         return layer.forward(x.flatten(0, 1), weight, bias)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         x, weight, ctx.layer, _, ctx.places = inputs
         ctx.save_for_backward(x, weight)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
+    def backward(ctx: Any, gradient: Tensor) -> tuple:
         x, weight = ctx.saved_tensors
         of_weight, of_bias = ctx.places
         gradient = gradient.reshape(*x.shape[:2], *gradient.shape[1:])
@@ -236,16 +238,21 @@ class Formulas(TorchFunctionMode):
         self._constants = constants
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        call = READERS[func](*args, **(kwargs or {})) if func in READERS else None
-        if call is None or not all(self._is_known(tensor) for tensor in call.tensors):
-            if func in NOT_EXPANDED and not self._is_constant(call, args, kwargs or {}):
-                raise NoFormula(f"{func.__name__} with a weight that is computed, or with options that have no formula")
-            return func(*args, **(kwargs or {}))
-        places = self._places.get(id(call.weight)), self._places.get(id(call.bias))
-        copies = next((t for t, place in zip((call.weight, call.bias), places, strict=True) if place), None)
-        if copies is None:
-            return func(*args, **(kwargs or {}))
-        weight, bias = (place.plain if place else t for t, place in zip((call.weight, call.bias), places, strict=True))
+        kwargs = kwargs or {}
+        call = READERS[func](*args, **kwargs) if func in READERS else None
+        if call is not None and all(self._is_known(tensor) for tensor in call.tensors):
+            has_place = any(id(tensor) in self._places for tensor in call.tensors)
+            return self._shared(call) if has_place else func(*args, **kwargs)
+        if func in NOT_EXPANDED and not self._is_constant(call, args, kwargs):
+            raise NoFormula(f"{func.__name__} with a weight that is computed, or with options that have no formula")
+        return func(*args, **kwargs)
+
+    def _shared(self, call: _Call) -> Tensor:
+        """The layer with the weights that all examples share; its backward pass fills the places."""
+        places = tuple(self._places.get(id(tensor)) for tensor in call.tensors)
+        pairs = list(zip(call.tensors, places, strict=True))
+        copies = next(tensor for tensor, place in pairs if place)
+        weight, bias = (place.plain if place else tensor for tensor, place in pairs)
         return _Seen.apply(copies, call.layer, call.x, weight, bias, places)
 
     def _is_constant(self, call: _Call | None, args: tuple, kwargs: dict) -> bool:
@@ -265,7 +272,7 @@ class _Call:
     bias: Tensor | None
 
     @property
-    def tensors(self) -> tuple:
+    def tensors(self) -> tuple[Tensor, Tensor | None]:
         return self.weight, self.bias
 
 
@@ -274,8 +281,8 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> _Call:
 
 
 def _embedding(
-    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: Any = None, norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False, sparse: bool = False,
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> _Call | None:  # fmt: skip
     if max_norm is not None or scale_grad_by_freq or sparse:
         return None
@@ -285,10 +292,10 @@ def _embedding(
 def _convolution(
     input: Tensor,
     weight: Tensor,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    bias: Tensor | None = None,
+    stride: Steps = 1,
+    padding: Steps | str = 0,
+    dilation: Steps = 1,
     groups: int = 1,
 ) -> _Call | None:
     if isinstance(padding, str):
@@ -299,10 +306,10 @@ def _convolution(
 
 
 def _batch_norm(
-    input: Tensor, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
-    momentum: float = 0.1, eps: float = 1e-5,
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> _Call | None:  # fmt: skip
-    if training or running_mean is None or weight is None:
+    if training or running_mean is None or running_var is None or weight is None:
         return None
     return _Call(BatchNorm(running_mean, running_var, eps), input, weight, bias)
 

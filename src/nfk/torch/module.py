@@ -24,6 +24,7 @@ from nfk.model.in_jax import kind_of
 from nfk.model.interface import Batching, Cost, Differentiator, Example, Network, NetworkChanged, NotAScore
 from nfk.torch.calling import MASK
 from nfk.torch.derivatives import ByLayer, OneByOne, Vectorised
+from nfk.torch.processes import TorchProcesses
 from nfk.torch.space import TorchSpace
 from nfk.torch.tensors import borrowed, check_module, contents, nested, state, widened
 
@@ -41,7 +42,8 @@ class TorchNetwork(Network):
     """`score(module, example, *normals)` for a torch module; `params` are numpy views of its parameters.
 
     `constructor` is what made it, for error messages; `normals` the shape of the noise that the score takes, if any;
-    `tensors_stay` keeps gradients and blocks as tensors, as it is done for a module on any device but the CPU.
+    `tensors_stay` keeps gradients and blocks as tensors, as it is done for a module on any device but the CPU; `group`
+    are processes of torch.distributed that share out the examples.
     """
 
     module: nn.Module = field(kw_only=True)
@@ -53,6 +55,7 @@ class TorchNetwork(Network):
     contents: tuple[int, ...] = field(kw_only=True)
     note: str = field(default="", kw_only=True)
     tensors_stay: bool = field(default=False, kw_only=True)
+    group: Any = field(default=None, kw_only=True, repr=False)
     wrapping: ClassVar[str] = "lambda module, x: module(x[None])[0]"
     sampler: ClassVar[str] = "sample(seed, n)"
 
@@ -100,7 +103,9 @@ class TorchNetwork(Network):
 
     @property
     def space(self) -> TorchSpace | None:
-        return TorchSpace(self.device) if self.tensors_stay or self.device.type != "cpu" else None
+        if not (self.tensors_stay or self.group is not None or self.device.type != "cpu"):
+            return None
+        return TorchSpace(self.device, TorchProcesses.of(self.group))
 
     @cached_property
     def _caller(self) -> nn.Module:

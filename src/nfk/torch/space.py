@@ -19,6 +19,7 @@ from nfk.ranges import Ranges
 from nfk.spaces.space import SLAB, Block, Leaves, Space, Store
 from nfk.spaces.tally import Tally
 from nfk.torch.devices import free_bytes, full_precision, generator, has_float64
+from nfk.torch.processes import TorchProcesses
 
 PART = 512  # rows of a product that are summed in its own precision: few, since some libraries sum one after another
 ROWS_AT_ONCE = 64  # of gradients that are normalised together
@@ -26,9 +27,10 @@ ROWS_AT_ONCE = 64  # of gradients that are normalised together
 
 @dataclass(frozen=True)
 class TorchSpace(Space):
-    """Blocks in the memory of one torch device."""
+    """Blocks in the memory of one torch device; with `processes`, the same in each of them."""
 
     device: torch.device
+    processes: TorchProcesses | None = None
     name = "torch"
 
     @property

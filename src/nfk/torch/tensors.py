@@ -72,17 +72,23 @@ def contents(module: nn.Module) -> tuple[int, ...]:
 
 def without_tables(module: nn.Module) -> tuple[list[str] | None, str]:
     """The paths of all parameters but tables of words, and a note; all of them where they are fewer than `LARGE`."""
-    sizes = {name: parameter.numel() for name, parameter in module.named_parameters()}
-    tables = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
-    head = getattr(module, "get_output_embeddings", lambda: None)()
-    tables |= {id(head.weight)} if tables and head is not None else set()
-    left_out = [name for name, parameter in module.named_parameters() if id(parameter) in tables]
-    total, kept = sum(sizes.values()), sum(sizes.values()) - sum(sizes[name] for name in left_out)
+    sizes = {name.replace(".", "/"): parameter.numel() for name, parameter in module.named_parameters()}
+    left_out = _tables(module)
+    total, kept = sum(sizes.values()), sum(size for path, size in sizes.items() if path not in left_out)
     if total < LARGE or not left_out or not kept:
         return None, ""
-    paths = [name.replace(".", "/") for name in left_out]
-    note = f"{kept:,} of {total:,} parameters take part: not the tables {', '.join(paths)} (parameters='*' takes all)"
-    return [name.replace(".", "/") for name in sizes if name not in left_out], note
+    names = ", ".join(left_out)
+    note = f"{kept:,} of {total:,} parameters take part: not the tables {names} (parameters='*' takes all)"
+    return [path for path in sizes if path not in left_out], note
+
+
+def _tables(module: nn.Module) -> list[str]:
+    """The paths of tables of words: embeddings, and the head of a language model that has them."""
+    tables = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
+    head = getattr(module, "get_output_embeddings", lambda: None)()
+    if tables and head is not None:
+        tables.add(id(head.weight))
+    return [name.replace(".", "/") for name, parameter in module.named_parameters() if id(parameter) in tables]
 
 
 def arrays(module: nn.Module) -> dict:

@@ -1,0 +1,146 @@
+"""Table 2: few labels. Features from critics that others trained, without any label; a linear classifier on a few.
+
+Equally many labels of each class, five draws of them, the strength by cross-validation within the labelled images,
+accuracy on all test images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.decomposition import PCA
+
+from nfk.tasks import few_labels
+from reproduction import figures
+from reproduction.data import Split, load
+from reproduction.paper.critics import Fisher, activations, embedded, few_inputs
+from reproduction.paper.rehearsal import Fit
+from reproduction.pretrained import load as load_network
+from reproduction.tasks.ledger import Ledger, Row, row
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Settings:
+    sets: tuple[tuple[str, int, int], ...] = (("cifar10", 10_000, 10_000), ("svhn", 7_000, 2_000))  # images
+    critic: str = "cifar10-dcgan-critic"
+    rank: int = 512
+    used: int = 256  # components that the classifier sees
+    fitted: int = 2_000
+    samples: int = 4_096
+    budgets: tuple[int, ...] = (500, 1_000, 2_000, 4_000)
+    draws: int = 5
+    strengths: tuple[float, ...] = (1e-3, 0.01, 0.1, 1.0)
+
+
+PRESETS = {
+    "smoke": Settings(sets=(("mnist", 120, 60),), critic="mnist-gan-critic", rank=16, used=16, fitted=50, samples=16,
+                      budgets=(20, 50), draws=2),
+    "cpu": Settings(),
+    "paper": Settings(sets=(("cifar10", 50_000, 10_000), ("svhn", 73_257, 26_032)), fitted=50_000),
+}  # fmt: skip
+SMALLER = (
+    "The basis is fitted on 2,000 images without labels (CIFAR-10) or 1,000 (SVHN). Labels are drawn among the first "
+    "10,000 training images of CIFAR-10 and the first 7,000 of SVHN; 10,000 and 2,000 test images.",
+    "SVHN has a critic that was trained on CIFAR-10, not on SVHN; its basis is fitted on SVHN images.",
+    "The paper compares with semi-supervised networks (MixMatch and others), which train on the images without labels; "
+    "here are features of the same critic instead.",
+)
+
+
+def fits(settings: Settings) -> Iterator[Fit]:
+    """The bases, as they are fitted."""
+    for data, *_ in settings.sets:
+        fisher = _fisher(settings, data)
+        yield Fit(
+            f"{fisher.critic}, {data}", fisher.model, few_inputs(fisher.network, data), fisher.fitted, fisher.rank
+        )
+
+
+def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
+    for data, *counts in settings.sets:
+        splits = [load(data, split).take(slice(count)) for split, count in zip(("train", "test"), counts, strict=True)]
+        made = []
+        for method, network, features in _sets(ledger, settings, data, *splits):
+            made += _rows(ledger, settings, data, method, network, features, *splits)
+            yield from made[-len(settings.budgets) :]
+        _picture(made, settings, data, pictures)
+
+
+def _sets(
+    ledger: Ledger, settings: Settings, data: str, train: Split, test: Split
+) -> list[tuple[str, str, Callable[[], Pair]]]:
+    """Method, network, and the features of all training and test images when they are asked for."""
+    shared = Ledger("linear-probe", ledger.folder.parent, ledger.say)  # which embeds the same images
+    fisher = _fisher(settings, data)
+
+    def ours() -> Pair:
+        a, b = (embedded(fisher, shared, train, part.images, name) for name, part in (("train", train), ("test", test)))
+        return a, b
+
+    def theirs(kind: str) -> Pair:
+        a, b = (activations(load_network(settings.critic), part.images)[kind] for part in (train, test))
+        return a, b
+
+    made: list[tuple[str, str, Callable[[], Pair]]] = [(f"Fisher embedding, {settings.used}", settings.critic, ours)]
+    for kind in ("all layers, means", "last layer, in full"):
+        made.append((f"activations: {kind}", settings.critic, lambda kind=kind: theirs(kind)))
+    made.append((f"PCA of the pixels, {settings.used}", "-", lambda: _principal(train, test, settings.used)))
+    return made
+
+
+def _fisher(settings: Settings, data: str) -> Fisher:
+    if data == "svhn":  # another basis, with what is needed alone
+        return Fisher(settings.critic, settings.used, settings.fitted // 2, data, settings.samples, used=settings.used)
+    return Fisher(settings.critic, settings.rank, settings.fitted, data, settings.samples, used=settings.used)
+
+
+def _principal(train: Split, test: Split, rank: int) -> Pair:
+    a, b = (part.images.reshape(len(part), -1) for part in (train, test))
+    fitted = PCA(min(rank, len(a) - 1), random_state=0, svd_solver="randomized").fit(a)
+    return fitted.transform(a), fitted.transform(b)
+
+
+def _rows(
+    ledger: Ledger, settings: Settings, data: str, method: str, network: str, features: Callable[[], Pair],
+    train: Split, test: Split,
+) -> list[Row]:  # fmt: skip
+    """A row for each budget; the features are made only where something is still to be measured."""
+    kept: dict[str, Pair] = {}
+
+    def measure(settings: Settings, data: str, budget: int) -> dict[str, Any]:
+        if not kept:
+            kept["features"] = features()
+        a, b = kept["features"]
+        (found,) = few_labels(
+            a, train.labels, b, test.labels, (budget,), seeds=settings.draws, strengths=settings.strengths
+        )
+        return {"values": list(found.accuracy.values), "strengths": list(found.strengths), "features": a.shape[1]}
+
+    made = []
+    for budget in settings.budgets:
+        found = ledger.once(f"{data}, {network}: {method}, {budget} labels", measure, settings, data, budget)
+        facts = {key: found[key] for key in ("strengths", "features")}
+        made.append(
+            row(method, found["values"], metric="test accuracy", network=network, data=data, labels=budget,
+                tested=len(test), **facts)
+        )  # fmt: skip
+    return made
+
+
+def _picture(rows: list[Row], settings: Settings, data: str, pictures: Path) -> None:
+    lines = {}
+    for name in dict.fromkeys((line["network"], line["method"]) for line in rows):
+        mine = [line for line in rows if (line["network"], line["method"]) == name]
+        mean, spread = ([100 * line[key] for line in mine] for key in ("mean", "spread"))
+        title = name[1] if name[0] == "-" else f"{name[1]} ({name[0].removeprefix('cifar10-')})"
+        lines[title] = (settings.budgets, mean, spread)
+    figures.curves(
+        lines, pictures / f"{data}.png", f"{data}: features without labels, a classifier from a few", "labels",
+        "test accuracy, %", logarithmic=True,
+    )  # fmt: skip
