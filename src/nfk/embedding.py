@@ -139,8 +139,7 @@ class Embedding(Shown):
                 operator = ProductOperator(stream, self.moments, b.products, b.columns)
             else:
                 operator = GradientOperator(stream, self.moments, b.chunk, measure=False)
-            every = of_all(operator)
-            result = every.row_space.get(every.matmat(self.right))
+            result = operator.row_space.get(of_all(operator).matmat(self.right))
         finite = np.isfinite(result).all(axis=1)
         if not finite.all():
             bad = int(np.argmin(finite)) // self.outputs
@@ -203,8 +202,8 @@ class Embedding(Shown):
         for tile, held in outer.chunks():
             columns, among = outer.ranges.places(tile)
             everywhere = self.space.everywhere(held)
-            whole_kernel = same and K.shape[0] == K.shape[1] and tile == slice(0, outer.ranges.each)
-            for rows, V in ((tile, held),) if whole_kernel else inner.chunks():
+            once = same and len(K) == K.shape[1] and tile == slice(0, outer.ranges.each)
+            for rows, V in ((tile, held),) if once else inner.chunks():
                 whole, there = inner.ranges.places(rows)
                 K[grid(columns, whole)] = self.space.kernel(V, everywhere)[there][:, among].T
         return K

@@ -44,8 +44,8 @@ class Space(ABC):
     shards: int = 1  # shares that the columns of a block are cut into
     devices: str = ""  # in words, where there are several
     processor: str = "cpu"  # what computes there, by JAX's name for it
+    processes: Processes | None = None  # of torch.distributed, that share out the rows; blocks are whole in each
     device: Any = None  # where networks should compute (`model.interface.Place`), None for JAX's default
-    processes: Processes | None = None  # that share out the rows; blocks are whole in each of them
 
     @abstractmethod
     def free_bytes(self) -> int:
