@@ -29,8 +29,8 @@ from registry import CASES, Case
 
 # Files and folders of what stands around the library. A test elsewhere that starts programs of its own has the mark.
 AROUND = {
-    "commands", "test_choices", "test_code_metrics", "test_demo", "test_docs", "test_examples", "test_notebook",
-    "test_package", "test_progress", "test_report", "test_report_page",
+    "commands", "test_choices", "test_code_metrics", "test_demo", "test_distributed", "test_docs", "test_examples",
+    "test_notebook", "test_package", "test_progress", "test_report", "test_report_page", "test_torch_processes",
 }  # fmt: skip
 
 

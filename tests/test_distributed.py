@@ -15,7 +15,8 @@ import pytest
 import nfk
 from nfk import distributed
 
-WORK = Path(__file__).parent / "processes" / "work.py"
+pytestmark = pytest.mark.xdist_group("processes")  # one worker: the processes of two would fight for the cores
+WORK = Path(__file__).parent / "jax_processes.py"
 
 
 def launch(processes: int, task: str, folder: Path) -> subprocess.CompletedProcess:
@@ -43,8 +44,7 @@ def near(found, expected, tolerance=3e-4):
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_many_processes_give_what_one_gives(results, processes):
-    sys.path.insert(0, str(WORK.parent))
-    import work
+    import jax_processes as work
 
     _, found = results
     X, model = work.examples(), work.model()
@@ -65,7 +65,7 @@ def test_many_processes_give_what_one_gives(results, processes):
 
 
 def test_a_saved_fit_of_many_is_loaded_by_one(results):
-    import work
+    import jax_processes as work
 
     folder, found = results
     embedding = nfk.load(folder / "run-4", work.model())

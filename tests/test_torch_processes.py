@@ -12,8 +12,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the PyTorch bridge; pip install 'nfk[torch]' to run it")
 
 import numpy as np
-from processes import CASES
 from test_torch import PAIRS, assert_same
+from torch_processes import CASES
 
 import nfk
 import nfk.torch
@@ -21,6 +21,7 @@ from nfk.spaces.processes import united
 from nfk.torch.processes import TorchProcesses
 from nfk.torch.space import TorchSpace
 
+pytestmark = pytest.mark.xdist_group("processes")
 SIZE = 2
 PATH = os.pathsep.join([str(Path(__file__).parent), *sys.path])
 
@@ -29,7 +30,7 @@ PATH = os.pathsep.join([str(Path(__file__).parent), *sys.path])
 def folder(tmp_path_factory):
     """Where the processes have written what they found; all checks share them."""
     folder = tmp_path_factory.mktemp("processes")
-    command = [sys.executable, str(Path(__file__).parent / "processes.py"), str(folder)]
+    command = [sys.executable, str(Path(__file__).parent / "torch_processes.py"), str(folder)]
     started = [
         subprocess.Popen([*command, str(rank), str(SIZE)], env={**os.environ, "PYTHONPATH": PATH},
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

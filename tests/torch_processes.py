@@ -1,4 +1,4 @@
-"""What each of several processes of torch.distributed does in a test: python processes.py FOLDER RANK SIZE."""
+"""What each of several processes of torch.distributed does in a test: python torch_processes.py FOLDER RANK SIZE."""
 
 from __future__ import annotations
 
