@@ -1,4 +1,4 @@
-"""What every process does in `tests/test_distributed.py`: `jax_processes.py TASK FOLDER`, in two or four processes or in one."""
+"""What every process does in `tests/test_distributed.py`: `jax_processes.py TASK FOLDER`, in one, two or four."""
 
 from __future__ import annotations
 
