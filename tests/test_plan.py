@@ -237,7 +237,7 @@ def test_the_budget_is_kept(measured, work, megabytes):
     """All 500 gradients would take 630 MB. The runtime's own growth (compiled code) may add a little."""
     report = measured[work, megabytes]
     assert not report["keep"]
-    assert report["used"] <= megabytes * MEGABYTE + (60 if work in ("fit", "products") else 15) * MEGABYTE
+    assert report["used"] <= megabytes * MEGABYTE + (60 if work in ("fit", "products") else 20) * MEGABYTE
 
 
 @pytest.mark.parametrize("work", ["kept", "recomputed", "call", "parts", "kernel", "kernel of two", "data-set vector"])

@@ -163,6 +163,7 @@ class Embedding(Shown):
             stream = self._stream(self._own(examples), plan.batches, reporter)
             operator = of_all(GradientOperator(stream, self.moments, plan.batches.chunk))
             result = operator.row_space.get(operator.matmat(self.right))
+        assert not isinstance(operator, ProductOperator)
         assert operator.row_squares is not None
         return Parts(self._scaled(result), operator.row_squares * self.moments.factor**2)
 

@@ -47,6 +47,6 @@ class Ranges:
         return np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)]) if missing else array
 
 
-def grid(first: Any, second: Any) -> tuple[Any, Any]:
+def grid(first: Any, second: Any) -> tuple[Any, ...]:
     """Where rows and columns meet in a matrix, as an index: of two slices, or of two lists of numbers."""
     return (first, second) if isinstance(first, slice) else np.ix_(first, second)

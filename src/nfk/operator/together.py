@@ -57,6 +57,10 @@ class Together:
     def passes(self) -> int:
         return self.own.passes
 
+    @passes.setter
+    def passes(self, count: int) -> None:
+        self.own.passes = count
+
     def matmat(self, block: Float[Block, "P U"]) -> Float[Block, "rows U"]:
         return self.processes.stacked(self._together(lambda: self.own.matmat(block)))
 

@@ -116,7 +116,8 @@ class Way:
             size = p.rows if self.method == "gram" else p.smaller
             dense = {"all gradients, dense": p.examples * p.row_bytes} if self.engine == "products" else {}
             tile = {"a tile of gradients": self.tile * self.tile_bytes} if self.tile else {}
-            return {"kernel matrix and its eigenvectors": 4 * 8 * size**2} | dense | tile
+            kernel: dict[str, float] = {"kernel matrix and its eigenvectors": 4 * 8 * size**2}
+            return kernel | dense | tile
         if self.method == "power":
             return {f"two blocks, {TALL}": 3 * self.width * self.column_bytes} | tangents
         projected = {"projected matrix": 4 * 8 * self.capacity**2}
@@ -133,7 +134,7 @@ class Way:
 
     def _finish_bytes(self) -> dict[str, float]:
         p, count = self.problem, self.target.rank or min(self.capacity or self.problem.smaller, self.problem.smaller)
-        left = {"left vectors and images": 6 * count * p.rows * 8}
+        left: dict[str, float] = {"left vectors and images": 6 * count * p.rows * 8}
         if self.tile:  # neither a second block of right vectors nor a probe: the kernel certifies
             return {f"right vectors, {TALL}": count * self.column_bytes, "kernel matrix": 2 * 8 * p.rows**2} | left
         parts = {f"right vectors and their certificate, {TALL}": 3 * count * self.column_bytes} | left

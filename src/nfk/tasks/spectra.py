@@ -130,7 +130,8 @@ def kernel_spectrum(K: Any, rank: int, *, shift: bool = True) -> Spectrum:
         K -= (means - means.mean()).astype(K.dtype)[:, None]
     squares = float(np.einsum("ij,ij->i", K, K).sum(dtype=np.float64))
     start = np.random.default_rng(0).standard_normal(len(K)).astype(K.dtype)
-    values = np.sort(eigsh(K, rank, tol=1e-6, v0=start, return_eigenvectors=False))[::-1]
+    found = eigsh(K, rank, tol=1e-6, v0=start, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
+    values = np.sort(found)[::-1]
     return spectrum(np.maximum(values, 0), float(np.trace(K, dtype=np.float64)), len(K), squares=squares)
 
 

@@ -33,7 +33,7 @@ def chosen(mesh: Any) -> Mesh:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value > 0
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value > 0)
 
 
 def _with_both_axes(mesh: jax.sharding.Mesh) -> jax.sharding.Mesh:

@@ -85,14 +85,14 @@ def inner(left: jax.Array, right: jax.Array) -> Pair:
     place = lambda whole, shard, part: jax.lax.dynamic_update_slice_in_dim(whole, part, shard * width, 0)  # noqa: E731
     sum_ = total, total
     for shard, pair in parts:
-        sum_ = tuple(place(whole, shard, part) for whole, part in zip(sum_, pair, strict=True))
+        sum_ = place(sum_[0], shard, pair[0]), place(sum_[1], shard, pair[1])
     return _columns(_over_data(sum_))  # (right, left), of all shards
 
 
 def column_squares(block: jax.Array, minus: jax.Array | None = None, factors: jax.Array | None = None) -> Pair:
     def slab(start: Any, rows: int) -> jax.Array:
         part = _cut(block, start, rows)
-        if minus is not None:
+        if minus is not None and factors is not None:
             part = part - _cut(minus, start, rows) * factors
         return jnp.sum(part**2, axis=0)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from nfk.layout import Layout
@@ -187,7 +188,7 @@ class Mesh(MeshBlocks):
         return jax.tree.map(self._everywhere, tree)
 
     def _everywhere(self, leaf: Any) -> Any:
-        if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
+        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(self.lend(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
         return self.lend(leaf)
 

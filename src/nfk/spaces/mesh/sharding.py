@@ -51,7 +51,7 @@ class Grid:
         """An array that every process has, of which each device takes its part."""
         return self.made(array.shape, spec, lambda index: array[index])
 
-    def made(self, shape: tuple[int, ...], spec: Spec, make: Callable[[tuple[slice, ...]], np.ndarray]) -> jax.Array:
+    def made(self, shape: tuple[int, ...], spec: Spec, make: Callable[[Any], np.ndarray]) -> jax.Array:
         """An array of which `make` gives each device's part."""
         return jax.make_array_from_callback(shape, NamedSharding(self.mesh, spec), make)
 
