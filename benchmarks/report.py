@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import scale_tables
+from benchmarks import scale_mesh_tables, scale_tables
 from benchmarks.first_minutes.page import transcript
 from benchmarks.history import table as history
 from benchmarks.large import table as large
@@ -228,6 +228,7 @@ BENCHMARKS = {
     "stages": stages,
 }  # fmt: skip
 
+SCALE = ("processes", "traffic", "memory", "pairs", "model")
 TABLES = (
     ("README.md", "peers-summary", peers.short),
     ("docs/results.md", "core", core), ("docs/results.md", "families", summary), ("docs/results.md", "tasks", tasks),
@@ -239,6 +240,7 @@ TABLES = (
     ("docs/scale.md", "scale_data:memory", scale_tables.memory),
     ("docs/scale.md", "scale_data:disk", scale_tables.disk),
     ("docs/scale.md", "large_basis", scale_tables.large), ("docs/scale.md", "scale_examples", scale_tables.examples),
+    *(("docs/scale.md", f"scale:{name}", getattr(scale_mesh_tables, name)) for name in SCALE),
     ("docs/first-ten-minutes.md", "first_minutes", transcript),
     ("docs/report.md", "report_page", report_page),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),

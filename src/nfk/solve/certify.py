@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 from jaxtyping import Float
 
 from nfk.solve.operator import Operator
 from nfk.solve.svd import SVD, empty, largest_positive
-from nfk.spaces import Block, normals
+from nfk.spaces import Block, eigh, normals
 
 DOUBT = 1e-10  # the probability that a bound from random probes does not hold
 
@@ -144,10 +143,10 @@ def rayleigh_ritz(
     projected: Float[np.ndarray, "k k"], metric: Float[np.ndarray, "k k"], dtype: np.dtype
 ) -> tuple[Float[np.ndarray, "k m"], Float[np.ndarray, " m"]]:
     """Solve projected y = theta metric y over the directions of the metric above rounding; values fall."""
-    weights, vectors = scipy.linalg.eigh(metric)
+    weights, vectors = eigh(metric)
     keep = weights > weights[-1] * np.finfo(dtype).eps * len(weights)
     whiten = vectors[:, keep] / np.sqrt(weights[keep])
-    values, rotation = scipy.linalg.eigh(whiten.T @ projected @ whiten)
+    values, rotation = eigh(whiten.T @ projected @ whiten)
     values, rotation = values[::-1], (whiten @ rotation)[:, ::-1]
     rounding = max((np.finfo(dtype).eps * len(values)) ** 2, 4 * len(values) * np.finfo(np.float64).eps)
     return rotation, np.where(values > max(values[0], 0) * rounding, values, 0)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.linalg
 from jaxtyping import Float
 
 from nfk.solve.certify import certify, clear_directions
 from nfk.solve.goal import Goal, limit_of
 from nfk.solve.operator import Operator
 from nfk.solve.svd import SVD
-from nfk.spaces import Block
+from nfk.spaces import Block, eigh
 
 DENSE_SLAB = 4096  # rows that are turned into float64 at a time
 
@@ -41,7 +40,7 @@ class Exact:
         size, rank = min(V.shape), self.goal.rank
         wanted = None if rank is None else (size - rank, size - 1)
         gram = _gram_float64(V if tall else V.T)
-        values, vectors = scipy.linalg.eigh(gram, subset_by_index=wanted, overwrite_a=True)
+        values, vectors = eigh(gram, subset_by_index=wanted, overwrite_a=True)
         values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
         count = self.goal.wanted(values) or len(values)
         vectors = vectors[:, :count]

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 from jaxtyping import Float
 
 from nfk.solve.certify import Known, certify, certify_by_kernel, clear_directions, verify
@@ -52,7 +51,7 @@ class Gram:
         K = self.operator.gram(double=not self.kept)
         size, rank = len(K), self.goal.rank
         wanted = None if rank is None else (size - min(rank, size), size - 1)
-        values, vectors = scipy.linalg.eigh(K, subset_by_index=wanted, overwrite_a=self.kept)
+        values, vectors = eigh(K, subset_by_index=wanted, overwrite_a=self.kept)
         values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
         count = self.goal.wanted(values) or len(values)
         return GramState(vectors[:, :count], values[:count], None if self.kept else K)

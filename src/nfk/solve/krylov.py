@@ -23,7 +23,7 @@ from nfk.solve.certify import Known, unverified, verify
 from nfk.solve.goal import Goal, limit_of
 from nfk.solve.sides import Remainder, Side
 from nfk.solve.svd import SVD
-from nfk.spaces import Block, orthonormalise, project_out
+from nfk.spaces import Block, eigh, orthonormalise, project_out
 
 MARGIN = 0.9  # the search stops a little below the tolerance, since the certificate may differ in its last digits
 ROUNDING = 30.0  # what is shorter than so many eps is rounding error
@@ -59,7 +59,7 @@ class KrylovState:
 
     @cached_property
     def ritz(self) -> Ritz:
-        values, vectors = scipy.linalg.eigh(self.projected)
+        values, vectors = eigh(self.projected)
         values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
         if len(self.outside) > self.size:  # just restarted: R belongs to a block that is no longer there
             return Ritz(values, vectors, np.full(len(values), np.inf))

@@ -10,11 +10,12 @@ from nfk.spaces.mesh import Mesh, chosen
 from nfk.spaces.orthonormal import orthonormalise, project_out
 from nfk.spaces.scratch import Scratch
 from nfk.spaces.shelf import Shelf
+from nfk.spaces.small import eigh
 from nfk.spaces.space import Block, Space, Store, normals
 
 __all__ = [
-    "HOST", "Block", "Host", "Mapped", "Mesh", "Scratch", "Shelf", "Space", "Store", "default_space", "normals",
-    "orthonormalise", "project_out", "space_for",
+    "HOST", "Block", "Host", "Mapped", "Mesh", "Scratch", "Shelf", "Space", "Store", "default_space", "eigh",
+    "normals", "orthonormalise", "project_out", "space_for",
 ]  # fmt: skip
 
 

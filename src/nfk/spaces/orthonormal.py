@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import scipy.linalg
 from jaxtyping import Float
 
+from nfk.spaces.small import eigh
 from nfk.spaces.space import Block, Space
 
 
@@ -42,7 +42,7 @@ def orthonormalise(space: Space, block: Float[Block, "n a"], basis: Sequence[Blo
         return nothing
     whole = project_out(space, space.joined(found), basis)
     del found
-    values, vectors = scipy.linalg.eigh(space.inner(whole, whole))
+    values, vectors = eigh(space.inner(whole, whole))
     clear = values > 0.01
     return space.rotate(whole, vectors[:, clear] / np.sqrt(values[clear]))
 
@@ -53,7 +53,7 @@ def _spread(space: Space, rest: Block, scale: float) -> list[Block]:
     eps = space.eps(rest)
     while rest.shape[1]:
         rest = project_out(space, rest, found)
-        values, vectors = scipy.linalg.eigh(space.inner(rest, rest))
+        values, vectors = eigh(space.inner(rest, rest))
         clear = values > max(len(values) * eps * values[-1], (10 * eps * scale) ** 2)
         if not clear.any():
             break
