@@ -21,6 +21,7 @@ from nfk.solve.certify import Known, certify, certify_by_kernel, clear_direction
 from nfk.solve.goal import Goal, limit_of
 from nfk.solve.operator import Operator
 from nfk.solve.svd import SVD
+from nfk.spaces import eigh
 
 IMPROVEMENTS = 2
 PROBES = 10

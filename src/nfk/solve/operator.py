@@ -17,7 +17,12 @@ class Operator(Protocol):
     dtype: np.dtype
     space: Space
     row_space: Space
-    passes: int
+
+    @property
+    def passes(self) -> int: ...
+
+    @passes.setter
+    def passes(self, count: int) -> None: ...
 
     def matmat(self, block: Float[Block, "P U"]) -> Float[Block, "rows U"]:
         """V M. One pass."""
