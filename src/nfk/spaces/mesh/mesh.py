@@ -107,7 +107,7 @@ class Mesh(MeshBlocks):
         )
 
     def summed(self, total: Sums) -> Tall:
-        """Between processes on CPUs an all-reduce: the reduce-scatter of gloo loses numbers now and then (measured)."""
+        """Between processes on CPUs an all-reduce: with gloo's reduce-scatter, repeated fits differed now and then."""
         gloo = self.processor == "cpu" and distributed.several()
         array = self.grid.each(local.summed_by_all if gloo else local.summed, (SUMS,), TALL, total.array)
         return replace(self, unit=1).tall(array, *total.shape)
