@@ -14,6 +14,9 @@ import numpy as np
 
 import nfk
 from nfk.distributed import Own, own_rows
+from nfk.spaces import Mesh
+from nfk.spaces.mesh.mesh import Sums
+from nfk.spaces.mesh.sharding import SUMS
 
 N = 23  # divisible by nothing
 
@@ -60,6 +63,26 @@ def whole(folder: Path) -> None:
     (folder / f"results-{jax.process_count()}-{jax.process_index()}.json").write_text(json.dumps(results))
 
 
+ROWS, COLUMNS, TIMES = 1_000_001, 24, 12  # about 50 MB for each of two: many times what a socket takes at once
+
+
+def sums(folder: Path) -> None:
+    """The one reduction of a pass, with small whole numbers in large blocks: how often it was wrong."""
+    space = Mesh.of(jax.devices())
+    row = np.arange(space.length(ROWS), dtype=np.float32)[:, None] % 1021 + np.arange(COLUMNS, dtype=np.float32)
+    place = jax.sharding.NamedSharding(space.grid.mesh, SUMS)
+    each, wrong = len(row) // jax.process_count(), 0
+    own = row[jax.process_index() * each :][:each]
+    for turn in range(TIMES):
+        part = (row + turn + jax.process_index())[None]
+        total = jax.make_array_from_callback((jax.process_count(), *row.shape), place, lambda _, part=part: part)
+        found = space.summed(Sums(total, (ROWS, COLUMNS))).array.addressable_data(0)
+        wrong += not np.array_equal(
+            np.asarray(found), jax.process_count() * (own + turn) + sum(range(jax.process_count()))
+        )
+    (folder / f"sums-{jax.process_count()}-{jax.process_index()}.json").write_text(json.dumps(wrong))
+
+
 def errors(folder: Path) -> None:
     """Every sentence that a disagreement is told in, one after another: an error in all leaves all able to go on."""
     last = jax.process_index() == jax.process_count() - 1
@@ -95,4 +118,4 @@ def killed(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"whole": whole, "errors": errors, "killed": killed}[sys.argv[1]](Path(sys.argv[2]))
+    {"whole": whole, "sums": sums, "errors": errors, "killed": killed}[sys.argv[1]](Path(sys.argv[2]))

@@ -15,7 +15,7 @@ import pytest
 from registry import linear_sampler, mlp, mlp_params, vectors
 
 import nfk
-from nfk import fitting, store
+from nfk import assembly, fitting, store
 
 PARAMS = mlp_params(np.float32, 6, 8, 4)
 X = vectors(np.float32, 6)
@@ -310,7 +310,7 @@ def test_interruption_before_anything_is_known(model, monkeypatch):
     def stop(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fitting, "estimate", stop)
+    monkeypatch.setattr(assembly, "estimate", stop)
     with pytest.raises(nfk.Interrupted, match="nothing to keep"):
         nfk.fit(model, X, 3)
 

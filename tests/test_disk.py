@@ -74,7 +74,10 @@ def _counting(computed):
     return counted
 
 
-@pytest.mark.parametrize("way", [{"side": "parameters"}, {"side": "examples"}, {"method": "gram"}])
+ROUNDED = {"method": "krylov", "basis": "bfloat16"}
+
+
+@pytest.mark.parametrize("way", [{"side": "parameters"}, ROUNDED, {"side": "examples"}, {"method": "gram"}])
 def test_a_basis_in_memory_maps_gives_the_same(way, model, tmp_path, monkeypatch):
     taken = []
     monkeypatch.setattr(Scratch, "file", _watched(Scratch.file, taken))
@@ -85,6 +88,7 @@ def test_a_basis_in_memory_maps_gives_the_same(way, model, tmp_path, monkeypatch
         nfk.fit(model, X, 30, memory=least, scratch=False, **options)
     fitted = nfk.fit(model, X, 30, memory=least, scratch=tmp_path, **options)
     assert fitted.plan.way.mapped
+    assert fitted.plan.way.rounded == (way is ROUNDED)
     assert sum(taken) >= 30 * model.layout.size * 4
     np.testing.assert_allclose(fitted.eigenvalues, there.eigenvalues, rtol=1e-4)
     K = there.training @ there.training.T
@@ -111,6 +115,48 @@ def _budgets(model, rank, **options):
             return
         yield budget
         budget = int(0.8 * budget)
+
+
+def test_a_basis_in_bfloat16_serves_where_a_full_one_does_not_fit(model):
+    """The plan takes it, says so, and the answer is the dense definition, to the tolerance and by the certificate."""
+    options = {"method": "krylov", "side": "parameters", "keep": False, "scratch": False}
+    least = min(_budgets(model, 12, basis="full", **options))
+    memory = int(0.8 * least)
+    plan = nfk.plan(model, X, 12, memory=memory, **options)
+    assert "gradients recomputed in each pass, basis in bfloat16" in str(plan)
+    assert plan.peak_bytes <= memory
+    with pytest.raises(MemoryError):
+        nfk.plan(model, X, 12, memory=memory, basis="full", **options)
+    fitted = nfk.fit(model, X, 12, memory=memory, **options)
+    assert fitted.plan.way.rounded
+    values = np.linalg.eigvalsh(nfk.gram(model, X))[::-1][:12]
+    assert (np.abs(fitted.eigenvalues / values - 1) <= fitted.residuals + 1e-5).all()
+    np.testing.assert_allclose(fitted.eigenvalues, values, rtol=1e-4)
+    assert fitted.right.dtype == np.float32
+    np.testing.assert_allclose(fitted.right.T @ fitted.right, np.eye(12), atol=1e-5)
+
+
+def test_a_tolerance_that_bfloat16_may_miss_is_not_planned_with_it(model):
+    options = {"method": "krylov", "side": "parameters", "keep": False, "scratch": False}
+    memory = int(0.8 * min(_budgets(model, 12, basis="full", **options)))
+    assert nfk.plan(model, X, 12, tol=1e-3, memory=memory, **options).way.rounded
+    with pytest.raises(MemoryError):
+        nfk.plan(model, X, 12, tol=1e-4, memory=memory, **options)
+    assert nfk.plan(model, X, 12, tol=1e-4, memory=memory, basis="bfloat16", **options).way.rounded
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"basis": "half"}, "basis='half' must be 'full' or 'bfloat16'"),
+        ({"basis": "bfloat16", "method": "gram"}, "basis='bfloat16' is for method='krylov' on side='parameters', not"),
+        ({"basis": "bfloat16", "side": "examples"}, "and side='examples': leave one of them out"),
+        ({"basis": "bfloat16", "space": Mesh.of(jax.devices()[:1])}, "basis='bfloat16' needs blocks on the host"),
+    ],
+)
+def test_a_basis_that_cannot_be(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Options(**options)
 
 
 def test_the_plan_reads_where_that_is_faster_and_computes_where_that_is(model, gradients):

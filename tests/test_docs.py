@@ -109,6 +109,31 @@ def test_the_figures_of_the_text_are_those_of_the_tables():
         assert set(told) <= set(re.findall(r"\d+\.\d+", tables)), name
 
 
+OF_THE_PAPER = {"99.5", "89.8", "65.3", "63.2", "68.7"}  # its own figures, which are quoted
+GENERATED = re.compile(r"<!-- results:.*?<!-- /results:[^>]*-->", re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["docs/findings.md", "docs/results.md"])
+def test_every_figure_of_the_findings_stands_in_a_table_that_is_made_from_results(name):
+    """Decimals in the prose are those of a table; a whole per cent is a rounded one of the tables of its section."""
+    pages = [(ROOT / page).read_text() for page in ("docs/findings.md", "docs/results.md")]
+    tables = "".join(part for page in pages for part in GENERATED.findall(page))
+    known = set(re.findall(r"\d+\.\d+", tables))
+    known |= {f"{100 * float(figure):.1f}" for figure in known if figure.startswith("0.")} | OF_THE_PAPER
+    told = 0
+    for section in re.split(r"(?m)^(?=#{2,3} )", (ROOT / name).read_text()):
+        prose = re.sub(r"`[^`]*`|<img[^>]*>|\]\([^)]*\)", "", GENERATED.sub("", section))
+        figures = set(re.findall(r"(?<![\w.])\d+\.\d+(?!\w|\.\d)", prose))
+        assert figures <= known, f"{name}, {section.splitlines()[0]}: {figures - known} stand in no table"
+        there = {round(float(figure) * by) for figure in re.findall(r"\d+\.\d+", section) for by in (1, 100)}
+        whole = {int(figure) for figure in re.findall(r"(?<![\d.,])(\d+) %", prose)} - {95}
+        assert whole <= there, f"{name}, {section.splitlines()[0]}: {whole - there} % in no table of the section"
+        for interval in re.findall(r"[+-]?\d+\.\d+ to [+-]?\d+\.\d+(?= ?\))", prose):
+            assert interval in tables, f"{name}, {section.splitlines()[0]}: {interval} stands in no table"
+        told += len(figures)
+    assert told > 10
+
+
 def test_the_accuracies_of_the_readme_are_those_of_the_results():
     rows = json.loads((ROOT / "results" / "tasks" / "few_labels.json").read_text())
     found = {row["method"]: 100 * row["mean"] for row in rows if row["labels"] == 250}

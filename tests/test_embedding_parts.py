@@ -12,8 +12,8 @@ from registry import mlp, mlp_params, vectors
 
 import nfk
 from nfk.memory import available_bytes, parse_memory
-from nfk.planning import Problem, plan_gram
-from nfk.spaces import Mesh
+from nfk.planning import Problem, plan_gram, plan_rows
+from nfk.spaces import HOST, Mesh
 from nfk.stream import Examples
 
 
@@ -197,3 +197,14 @@ class TestBadInput:
         twin = nfk.classifier(mlp, jax.tree.map(lambda leaf: 2 * leaf, self.model.params))
         with pytest.raises(ValueError, match="different networks"):
             nfk.dataset_vector(self.model, self.X).distance(nfk.dataset_vector(twin, self.X))
+
+
+@pytest.mark.parametrize(("parameters", "chunk"), [(1_000, 256), (530_017, 64), (11_000_000, 24)])
+def test_a_call_gathers_no_more_rows_than_a_product_needs(parameters, chunk):
+    """Fresh pages cost time: 64 rows where they are large, fewer where they would take more than a gigabyte."""
+    problem = Problem.of(
+        nfk.classifier(lambda w, x: x[:2] * w.sum(), np.zeros(parameters, np.float32)),
+        Examples(np.ones((2, 3), np.float32)),
+    )
+    found = plan_rows(replace(problem, examples=1000), HOST, "16GB", 128)
+    assert found.batches.chunk == chunk

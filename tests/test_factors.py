@@ -14,8 +14,11 @@ from nfk.model.factors import layers_of
 from nfk.model.program import flat
 from nfk.operator.factors import factor_gram
 from nfk.operator.stream import GradientStream
+from nfk.planning import Options, Problem, Target, Way, plan_fit
+from nfk.planning.listing import ways
+from nfk.planning.rates import TYPICAL
 from nfk.progress import Reporter
-from nfk.spaces import HOST
+from nfk.spaces import HOST, Mesh
 from nfk.stream import Examples
 
 in_float64 = pytest.mark.parametrize("dtype", ["float64"], indirect=True)
@@ -108,3 +111,61 @@ def test_tiles_and_units_change_nothing(dtype, monkeypatch):
     monkeypatch.setattr("nfk.operator.factors.MOST_POSITIONS", 3 * EXAMPLES // 6)
     np.testing.assert_allclose(factor_gram(case.stream(), unit=0.25), whole / 16, rtol=1e-9, atol=1e-14)
     assert factored(mlp, case.model.params, case.X[0]) == {"first/kernel", "second/kernel"}
+
+
+def fitted(model, X, way: str):
+    """A fit by the kernel matrix, of gradients or of factors."""
+    found = nfk.fit(model, X, 4, method="gram", keep=way == "gradients", progress=False)
+    assert found.plan.way.factors == (way == "factors")
+    return found
+
+
+@pytest.mark.parametrize("name", [*UNSCALED, *SHARING])
+@in_float64
+def test_a_fit_from_factors_is_the_fit_from_gradients(name, dtype, monkeypatch):
+    monkeypatch.setattr(Way, "_factor_seconds", -1e6)  # for a small problem the plan would not take them
+    if name in SHARING:
+        apply, shapes, width, _ = SHARING[name]
+        model = nfk.network(apply, {leaf: weights(dtype, *shape) for leaf, shape in shapes.items()})
+        X = vectors(dtype, width, count=10)
+    else:
+        model, X = (case := CASES[name](dtype)).model, case.X
+    if not model.network.factored(jax.tree.map(lambda leaf: leaf[0], X)):
+        pytest.skip("no layer has factors that pay")
+    first, second = fitted(model, X, "gradients"), fitted(model, X, "factors")
+    np.testing.assert_allclose(second.eigenvalues, first.eigenvalues, rtol=1e-8)
+    np.testing.assert_allclose(second.trace, first.trace, rtol=1e-8)
+    np.testing.assert_allclose(second(X), first(X), atol=1e-6 * first.singular_values[0])
+    assert second.residuals.max() < 1e-6
+
+
+def wide_network(build):
+    """A layer of 900,000 parameters, whose factors have 6,300 numbers, and 500 examples: what there is to plan."""
+    single = np.dtype("float32")
+    wide = {"first": weights(single, 300, 3000), "last": weights(single, 3000, 1)}
+    model = build(lambda params, x: (jnp.tanh(x @ params["first"]) @ params["last"])[0], wide)
+    return Problem.of(model, Examples(vectors(single, 300, count=500)))
+
+
+def test_the_plan_takes_factors_where_they_are_cheaper():
+    plan_of = lambda build, memory: plan_fit(wide_network(build), 16, Options(memory=memory), TYPICAL)  # noqa: E731
+    plan = plan_of(nfk.network, "1GB")
+    assert plan.way.factors
+    assert "from factors of layers" in str(plan)
+    assert plan.problem.factor_bytes == 4 * (300 + 3000 + 3000)  # the last layer has its gradient
+    assert not plan_of(nfk.network, "8GB").way.factors  # all gradients can be kept
+    assert not plan_of(nfk.density, "1GB").way.factors  # its rows have a Fisher scale
+
+
+def test_factors_are_for_blocks_in_the_memory_of_the_host(tmp_path):
+    problem = wide_network(nfk.network)
+
+    def listed(**options) -> list[Way]:
+        return list(ways(problem, Target.of(128, problem), Options(memory="1GB", **options), TYPICAL))
+
+    found = listed(scratch=tmp_path)
+    assert any(way.shelf for way in found)
+    assert any(way.mapped for way in found)
+    assert [(way.method, way.shelf, way.mapped) for way in found if way.factors] == [("gram", False, False)]
+    assert not any(way.factors for way in listed(space=Mesh.of(jax.devices()[:1])))
+    assert not any(way.factors for way in listed(keep=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -140,6 +142,28 @@ def test_fit_then_transform_is_fit_transform(case, close, way):
     close(embedding.eigenvalues, case.values[:4])
     close(embedding(case.X), embedding.training)
     close(embedding.training.T @ embedding.training, np.diag(embedding.eigenvalues))
+
+
+@in_float64
+def test_what_lies_on_disk_changes_nothing(case, close, monkeypatch):
+    """Gradients in a file and every tall block in a memory map; then with a basis in bfloat16, within its residuals."""
+    planned = nfk.fitting.plan_fit
+
+    def mapped(*arguments):
+        found = planned(*arguments)
+        return replace(found, way=replace(found.way, mapped=True), rival=None)
+
+    monkeypatch.setattr("nfk.fitting.plan_fit", mapped)
+    options = {"method": "krylov", "side": "parameters", "keep": "disk"}
+    there = nfk.fit(case.model, case.X, 4, tol=case.tol, **options)
+    close(there.eigenvalues, case.values[:4])
+    close(there(case.X), there.training)
+    rounded = nfk.fit(case.model, case.X, 4, tol=1e-3, basis="bfloat16", **options)
+    assert rounded.residuals.max() <= 1e-3
+    bound = rounded.residuals * rounded.eigenvalues + 1e-11 * case.values[0]
+    assert (np.abs(rounded.eigenvalues - case.values[:4]) <= bound).all()
+    np.testing.assert_allclose(rounded.eigenvalues, case.values[:4], rtol=1e-5)
+    close(rounded(case.X), rounded.training)
 
 
 @in_float64

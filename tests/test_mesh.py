@@ -23,13 +23,26 @@ WAYS = {
     "exact": {"method": "exact"},
 }
 
-# Every way, every family, every number of devices on either axis; `benchmarks/scale.py` has all pairs.
+# Every model of the registry, every way, every number of devices on either axis; `benchmarks/scale.py` has all pairs.
 COVERING = [
     ("gan", "kept", (4, 2)), ("density_sequences", "recomputed", (8, 1)),
     ("network_three_outputs", "recomputed", (2, 4)), ("energy_over_samples", "examples' side", (2, 1)),
     ("network_three_outputs", "products", (2, 2)), ("classifier_identity_centred", "gram", (4, 1)),
     ("classifier_mlp", "gram in tiles", (8, 1)), ("vae", "power", (1, 1)), ("density_gaussian", "exact", (1, 8)),
+    ("classifier_cnn", "recomputed", (4, 1)), ("classifier_some_parameters", "kept", (2, 1)),
+    ("classifier_undamped", "examples' side", (4, 2)), ("classifier_unnormalised", "products", (8, 1)),
+    ("gan_after_a_sigmoid", "gram", (1, 2)), ("energy_over_data", "power", (2, 2)),
+    ("network_scalar", "gram in tiles", (2, 1)),
 ]  # fmt: skip
+
+
+def test_the_combinations_cover_models_ways_and_devices():
+    names, ways, meshes = map(set, zip(*COVERING, strict=True))
+    assert names == set(CASES)
+    assert ways == set(WAYS)
+    for axis in zip(*meshes, strict=True):
+        assert set(axis) == {1, 2, 4, 8}
+    assert {data * basis for data, basis in meshes} == {1, 2, 4, 8}
 
 
 def some(case: Case, count: int) -> object:

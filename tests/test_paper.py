@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from dataclasses import asdict
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +14,9 @@ import nfk
 from nfk import kernel
 from reproduction import __main__ as entry
 from reproduction import data
-from reproduction.experiments import PAPER
+from reproduction.experiments import PAPER, PLANNED
 from reproduction.paper import lowrank
-from reproduction.paper.rehearsal import rehearsed
+from reproduction.paper.rehearsal import FEW, rehearsed
 from reproduction.paper.runner import run_experiment
 
 pytestmark = pytest.mark.reproduction
@@ -53,6 +55,18 @@ def test_the_size_of_the_paper_is_planned_in_full_and_run_on_a_few_images(capsys
     assert all("of the variance in 4 components" in text for text in said[1::2])
 
 
+@needs_weights
+@pytest.mark.parametrize("name", PLANNED)
+def test_every_planned_experiment_names_fits_of_its_own_size(name):
+    module = importlib.import_module(f"reproduction.paper.{name.replace('-', '_')}")
+    settings = module.PRESETS["paper"]
+    first = next(iter(module.fits(settings)))
+    assert len(first.few) >= FEW
+    assert first.count in asdict(settings).values() or name == "pretrained"  # which needs no fit, and shows one
+    assert 1 <= first.rank <= first.count
+    assert first.model.layout.size > 50_000
+
+
 def test_an_experiment_that_cannot_be_planned_says_so(capsys):
     assert entry.main(("families",), preset="cpu", plan=True) == 2
     assert "families cannot be planned without being run; leave --plan out" in capsys.readouterr().err
@@ -76,10 +90,11 @@ def test_shares_are_those_of_the_dense_kernel():
     params = {"w": rng.standard_normal((3, 4)).astype("float32"), "v": rng.standard_normal(4).astype("float32")}
     model = nfk.energy(lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], params, expectation="data")
     X = rng.standard_normal((12, 3)).astype("float32")
-    found = lowrank.shares(model, X, 5, 0)
+    found = lowrank.shares(model, X, (1, 2, 5), 0)
     values = np.sort(np.linalg.eigvalsh(np.float64(kernel.gram(model, X))))[::-1]
-    np.testing.assert_allclose(found["shift in, variance"], np.cumsum(values[:5]) / values.sum(), rtol=1e-4)
-    np.testing.assert_allclose(found["shift in, squares"], np.cumsum(values[:5] ** 2) / np.sum(values**2), rtol=1e-4)
+    ks = np.array([0, 1, 4])
+    np.testing.assert_allclose(found["shift in, variance"], np.cumsum(values)[ks] / values.sum(), rtol=1e-4)
+    np.testing.assert_allclose(found["shift in, squares"], np.cumsum(values**2)[ks] / np.sum(values**2), rtol=1e-4)
     assert abs(found["shift"]) < 1e-5  # the mean is that of the rows
     np.testing.assert_allclose(found["shift out, variance"], found["shift in, variance"], rtol=1e-4)
 

@@ -14,11 +14,13 @@ import pytest
 from registry import cnn, cnn_params, mlp, mlp_params, vectors
 
 import nfk
-from nfk.fitting import _Fit, faster
+from nfk.assembly import Assembly, faster
 from nfk.memory import available_bytes, parse_memory
+from nfk.model import split_key
 from nfk.model.in_jax import Compiled
 from nfk.planning import Options
 from nfk.planning.batches import MICROBATCH_BYTES
+from nfk.progress import Reporter
 from nfk.stream import Examples
 
 MODEL = nfk.classifier(mlp, mlp_params(np.float32, 6, 8, 4))
@@ -117,7 +119,7 @@ def test_engines_that_are_close_are_timed_and_the_faster_is_used(monkeypatch, wi
     assert plan.rival.engine != plan.engine
     assert "both will be timed" in str(plan)
     trials = []
-    monkeypatch.setattr(_Fit, "_trial", lambda self, plan: trials.append(plan.engine) or (plan.engine != winner))
+    monkeypatch.setattr(Assembly, "trial", lambda self: trials.append(self.plan.engine) or (self.plan.engine != winner))
     embedding = nfk.fit(MODEL, X, 4)
     assert sorted(trials) == ["gradients", "products"]
     assert embedding.engine == embedding.plan.engine == winner
@@ -127,19 +129,21 @@ def test_engines_that_are_close_are_timed_and_the_faster_is_used(monkeypatch, wi
 
 def test_a_trial_takes_the_time_of_its_own_engine(monkeypatch):
     """The clock stands still but while an engine works: each trial measures the engine of its plan."""
-    from nfk import fitting
+    from nfk import assembly
     from nfk.operator.gradients import GradientOperator
     from nfk.operator.products import ProductOperator
 
     now = [0.0]
-    monkeypatch.setattr(fitting.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(assembly.time, "perf_counter", lambda: now[0])
     for kind, seconds in ((GradientOperator, 0.5), (ProductOperator, 2.0)):
         monkeypatch.setattr(kind, "fused", lambda self, block, s=seconds: now.__setitem__(0, now[0] + s))
     plans = [nfk.plan(MODEL, X, 4, engine=engine) for engine in ("gradients", "products")]
-    fit = _Fit(MODEL, 4, 0, Options())
-    fit.examples = Examples(X)
-    assert [fit._trial(plan) * min(400, plan.batches.chunk) * plan.width for plan in plans] == pytest.approx([0.5, 2.0])
-    assert faster(*plans, fit._trial).engine == faster(*plans[::-1], fit._trial).engine == "gradients"  # per example
+    keys = split_key(0)[1:]
+    tried = [Assembly(MODEL, Examples(X), plan, Options(), [0], *keys, Reporter(show=False)) for plan in plans]
+    assert [one.trial() * min(400, one.plan.batches.chunk) * one.plan.width for one in tried] == pytest.approx(
+        [0.5, 2.0]
+    )
+    assert faster(*tried).engine == faster(*tried[::-1]).engine == "gradients"  # per example
 
 
 def test_a_microbatch_of_gradients_stays_small():
@@ -207,6 +211,7 @@ work = {
     "data-set vector": lambda memory: nfk.dataset_vector(model, X, memory=memory),
 }
 def measured(name, megabytes):
+    work[name](megabytes * 2**20)  # compiles what it needs, measures the machine's rates
     gc.collect(), ctypes.CDLL(None).malloc_trim(0)  # what an earlier one gave back is no room for this one
     start, peak, stop = resident(), [resident()], threading.Event()
     def watch():
@@ -234,10 +239,10 @@ def measured():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads resident memory from /proc")
 @pytest.mark.parametrize(("work", "megabytes"), BUDGETS)
 def test_the_budget_is_kept(measured, work, megabytes):
-    """All 500 gradients would take 630 MB. The runtime's own growth (compiled code) may add a little."""
+    """All 500 gradients would take 630 MB. Everything is compiled; the runtime's own growth may add a little."""
     report = measured[work, megabytes]
     assert not report["keep"]
-    assert report["used"] <= megabytes * MEGABYTE + (60 if work in ("fit", "products") else 20) * MEGABYTE
+    assert report["used"] <= (megabytes + 24) * MEGABYTE
 
 
 @pytest.mark.parametrize("work", ["kept", "recomputed", "call", "parts", "kernel", "kernel of two", "data-set vector"])

@@ -8,7 +8,9 @@ import torch
 from safetensors.torch import save_file
 
 import nfk
+from reproduction import __main__ as entry
 from reproduction import data
+from reproduction.own import load as load_own
 from reproduction.pretrained import NETWORKS, WeightsError, files, load, untrained
 from reproduction.pretrained.measuring import KNOWN, PROBE, SCORE, measured
 
@@ -149,6 +151,24 @@ def test_a_file_that_is_whole_and_no_safetensors_file_is_damaged_too(own, monkey
     known_sums(monkeypatch, NAME, path)
     with pytest.raises(WeightsError, match=r"lenet5.safetensors is damaged: it cannot be read: "):
         load(NAME)
+
+
+def test_an_experiment_without_its_weights_or_with_damaged_ones_ends_with_a_sentence(own, monkeypatch, capsys):
+    monkeypatch.chdir(own)
+    assert entry.main(("pretrained",), preset="smoke") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"the weights {NAME} were not found: NFK_DATA=")
+    (own / f"{NAME}.safetensors").write_bytes(b"nothing")
+    assert entry.main(("pretrained",), preset="smoke") == 2
+    assert "lenet5.safetensors is damaged: it has sha256" in capsys.readouterr().err
+
+
+def test_damaged_weights_of_a_network_trained_here_are_named(tmp_path):
+    (tmp_path / "cifar10-vae.safetensors").write_bytes(b"nothing")
+    with pytest.raises(WeightsError, match=r"cifar10-vae.safetensors is damaged \(.*train it again with `python -m"):
+        load_own("cifar10-vae", tmp_path)
+    with pytest.raises(FileNotFoundError, match="there are no weights .*svhn-dcgan-critic.safetensors: train them"):
+        load_own("svhn-dcgan-critic", tmp_path)
 
 
 @pytest.mark.parametrize("other", ["mnist-vae", "mnist-gan-critic"])

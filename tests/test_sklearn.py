@@ -77,3 +77,8 @@ def test_bad_use_is_told():
         FisherEmbedding(MODEL).transform(X)
     with pytest.raises(TypeError, match="model is a dict: pass what nfk.classifier"):
         FisherEmbedding({}).fit(X)
+
+
+def test_a_folder_for_what_does_not_fit_in_memory(tmp_path):
+    with pytest.raises(OSError, match="scratch='.*nowhere' cannot be written"):
+        FisherEmbedding(MODEL, 3, scratch=tmp_path / "nowhere").fit(X)

@@ -8,7 +8,7 @@ import pytest
 
 from nfk.layout import Layout
 from nfk.ranges import Ranges
-from nfk.spaces import HOST, Mesh, normals, orthonormalise, project_out
+from nfk.spaces import HOST, Mapped, Mesh, Scratch, normals, orthonormalise, project_out
 from nfk.spaces.space import SLAB
 
 ROWS = 2 * SLAB + 77  # some slabs and a part of one
@@ -103,6 +103,23 @@ def test_rows_of_gradients_meet_blocks(space):
     near(space.collected([(space.row_squares(V), share)])[: len(G)], np.sum(G**2, axis=1))
     omega = space.normals([3], ranges, slice(0, share), 4, np.dtype(np.float32))
     near(space.sums_of(space.add_sums(None, omega))[:4], normals([3], 0, 11, 4, np.dtype(np.float32)).sum(axis=0))
+
+
+def test_blocks_are_stored_in_bfloat16_on_the_host(tmp_path):
+    for space in (HOST, Mapped(Scratch.of(tmp_path), tall=10)):
+        A, B, small = block(5), block(3, 1), block(8, 2, rows=8)
+        before = A.copy()
+        stored = space.rounded(A)
+        assert stored.nbytes == A.nbytes // 2
+        np.testing.assert_array_equal(stored.astype(np.float32), A)
+        assert 0 < np.abs(A / before - 1).max() <= 2.0**-8
+        exact, other = A.astype(np.float64), B.astype(np.float64)
+        near(space.inner(stored, B), exact.T @ other, 3e-6)
+        near(space.inner(B, stored), other.T @ exact, 3e-6)
+        near(space.add_product(B.copy(), stored, small[:5, :3]), other + exact @ small[:5, :3])
+        combined = space.combine([stored, B], small, B.dtype)
+        assert combined.dtype == np.float32
+        near(combined, np.hstack([exact, other]) @ small)
 
 
 @pytest.mark.parametrize(("data", "basis"), [(1, 1), (2, 2)])

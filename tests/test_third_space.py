@@ -89,7 +89,7 @@ for _name in ("get", "inner", "norms", "row_squares", "lend"):
     _sealing(_name, seals=False)
 for _name in (
     "zeros", "random", "put", "product", "add_product", "add_columns", "rotate", "normalise", "joined", "columns",
-    "padded",
+    "padded", "combine", "rounded",
 ):  # fmt: skip
     _sealing(_name, seals=True)
 

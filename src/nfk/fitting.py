@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,17 +11,25 @@ import jax
 import numpy as np
 
 from nfk import distributed, identity, interrupts, packing, store
+from nfk.assembly import Assembly, faster
 from nfk.checkpoint import Checkpoint, agreed, decided, decisions_of, facts_of, first_difference, options_of
 from nfk.embedding import Embedding
 from nfk.identity import Kind
-from nfk.memory import give_back
 from nfk.model import Model, require_model, split_key
-from nfk.operator.gradients import GradientOperator
-from nfk.operator.moments import Moments, Sketch, estimate, unit_of
-from nfk.operator.products import ProductOperator
-from nfk.operator.stream import GradientStream
-from nfk.operator.together import of_all, own_examples
-from nfk.planning import Engine, Keep, MethodName, Options, Plan, Problem, ScratchFolder, SideName, Target, plan_fit
+from nfk.operator.together import own_examples
+from nfk.planning import (
+    Basis,
+    Engine,
+    Keep,
+    MethodName,
+    Options,
+    Plan,
+    Problem,
+    ScratchFolder,
+    SideName,
+    Target,
+    plan_fit,
+)
 from nfk.progress import Reporter
 from nfk.solve import SVD, Goal, Interrupted, Method, loop
 from nfk.solve.exact import Exact
@@ -33,8 +38,8 @@ from nfk.solve.krylov import Krylov
 from nfk.solve.operator import Operator
 from nfk.solve.power import Power
 from nfk.solve.sides import ExampleSide, ParameterSide
-from nfk.spaces import Mapped, Scratch, Shelf, Space, Store, space_for
-from nfk.stream import Examples, Generated
+from nfk.spaces import space_for
+from nfk.stream import Examples
 
 
 def plan(
@@ -48,6 +53,7 @@ def plan(
     keep: Keep | None = None,
     memory: int | str | None = None,
     scratch: ScratchFolder | None = None,
+    basis: Basis | None = None,
     oversamples: int = 10,
     tol: float = 1e-2,
     mesh: Any = None,
@@ -67,13 +73,14 @@ def plan(
         keep: keep all gradients in memory (True) or on disk ("disk"), or compute them again in each pass (False).
         memory: the budget: bytes, "500MB", "4GB"; half of what is free by default.
         scratch: a folder on disk for what does not fit in memory, False for none.
+        basis: store the basis of a search as it is ("full"), or in half of the memory ("bfloat16").
         oversamples: columns beyond the rank that are carried along.
         tol: the bound on every component's relative residual.
         mesh: the devices, as for `fit`.
     """
     require_model(model)
     space = space_for(mesh, model.network)
-    options = Options(method, engine, side, keep, memory, oversamples, tol, space=space, scratch=scratch)
+    options = Options(method, engine, side, keep, memory, oversamples, tol, space=space, scratch=scratch, basis=basis)
     return plan_fit(Problem.of(model, _several(Examples(X))), rank, options)
 
 
@@ -89,6 +96,7 @@ def fit(
     keep: Keep | None = None,
     memory: int | str | None = None,
     scratch: ScratchFolder | None = None,
+    basis: Basis | None = None,
     tol: float = 1e-2,
     oversamples: int = 10,
     max_steps: int = 30,
@@ -120,6 +128,9 @@ def fit(
         scratch: a folder for what does not fit in memory, where the plan finds that the disk is faster than computing
             again. At the most half of what is free in the system's folder for temporary files by default; False for
             nothing on disk. Files there have no name: nothing is left behind, however the fit ends.
+        basis: how a Krylov search stores its basis: as it is ("full"), or rounded to bfloat16 ("bfloat16"), in half of
+            the memory. The right vectors are then made anew and certified in full, for a pass more: the answer is as
+            exact.
         tol: a bound on every component's relative residual.
         oversamples: columns beyond the rank that are carried along.
         max_steps: Krylov steps at the most, of blocks as wide as the rank; narrower blocks may take as many more.
@@ -131,11 +142,11 @@ def fit(
             accelerators for the data; on a CPU, the host itself.
         progress: a bar on standard error: always, never, or (None) when it is a terminal.
 
-    `engine`, `side`, `keep` and `mesh` never change the answer; None lets the plan choose.
+    `engine`, `side`, `keep`, `basis` and `mesh` never change the answer; None lets the plan choose.
     """
     require_model(model)
     space = space_for(mesh, model.network)
-    options = Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space, scratch)
+    options = Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space, scratch, basis)
     run = _Fit(model, rank, key, options)
     if checkpoint is not None and space.processes is not None:
         raise ValueError("checkpoint= does not work with several processes of torch.distributed: leave it out")
@@ -226,7 +237,7 @@ class _Fit:
             found = self.checkpoint.finished(lambda folder: packing.read(folder, self.model, self.options.space))
             return None if found is None else Embedding(model=self.model, **found, plan=self.plan)
         if self.plan.rival is not None:
-            self.plan = faster(self.plan, self.plan.rival, self._trial)
+            self.plan = faster(self._assembly(self.plan), self._assembly(self.plan.rival))
         self._agree()
         self.checkpoint.begin(facts, self.plan)
         return None
@@ -264,88 +275,18 @@ class _Fit:
 
     # --- the steps
 
-    def _stream(self, examples: Examples, plan: Plan) -> GradientStream:
-        network, space = self.model.network, self._space(plan)
-        examples = own_examples(examples, space.processes)
-        differentiator = network.differentiate(
-            self.score_key, plan.problem.outputs, plan.batches.batching, space.device
-        )
-        return GradientStream(differentiator, examples, space, plan.batches.gradients, self.reporter)
-
-    def _space(self, plan: Plan) -> Space:
-        """Where tall blocks live: as the options say, or in memory maps where the plan says so."""
-        return Mapped(self._disk, plan.problem.parameters) if plan.way.mapped else self.options.space
-
-    @property
-    def _disk(self) -> Scratch:
-        return self.options.disk or Scratch.of(None)
+    def _assembly(self, plan: Plan) -> Assembly:
+        keys = self.seed, self.sample_key, self.score_key
+        return Assembly(self.model, self.examples, plan, self.options, *keys, self.reporter)
 
     def _operator(self) -> tuple[Operator, Any]:
         """V, and a start for the search where the pass of the moments gave one."""
-        plan, stream = self.plan, self._stream(self.examples, self.plan)
-        kept, shelf = self._room(stream), self._shelf(stream)
-        filled = self.model.moments_over_data
-        self.moments, start = self._known_moments(stream, (kept or shelf) if filled else None)
-        if plan.engine == "products":
-            known = self.moments.trace if plan.problem.trace_known else None
-            b = plan.batches
-            own = known if stream.space.processes is None else None
-            return of_all(ProductOperator(stream, self.moments, b.products, b.columns, own), known), start
-        if plan.way.reads:  # the network is at rest from here on
-            give_back()
-        chunk, tile = plan.batches.chunk, plan.way.tile
-        return of_all(GradientOperator(stream, self.moments, chunk, kept, filled, tile=tile, shelf=shelf)), start
-
-    def _known_moments(self, stream: GradientStream, kept: Store | Shelf | None) -> tuple[Moments, Any]:
-        """The moments and a start for the search, as they were taken before the fit was killed, or taken now."""
-        found = self.checkpoint.moments(stream.space)
-        if found is None:
-            found = self._take_moments(stream, kept)
-            self.checkpoint.keep_moments(*found, stream.space)
-        elif kept is not None:
-            self.reporter.stage("gradients")
-            for begin, end, leaves in stream.sweep():
-                kept.write(begin * stream.outputs, leaves, (end - begin) * stream.outputs)
-        return found
-
-    def _take_moments(self, stream: GradientStream, kept: Store | Shelf | None) -> tuple[Moments, Any]:
-        """The moments, in a pass that also fills `kept` with raw gradients and makes a start for the search."""
-        model = self.model
-        if not model.needs_moments:
-            return Moments.trivial(model, self._first_unit(stream)), None
-        over = stream if model.moments_over_data else self._generated(stream)
-        sketch = self._sketch(over, None if isinstance(kept, Shelf) else kept)
-        self.reporter.stage("moments")
-        moments = estimate(over, model, [observer for observer in (kept, sketch) if observer is not None])
-        return moments, None if sketch is None else sketch.block(moments)
-
-    def _room(self, stream: GradientStream) -> Store | None:
-        return stream.space.row_space(stream.outputs).store(stream.rows, stream.layout) if self.plan.keep else None
-
-    def _shelf(self, stream: GradientStream) -> Shelf | None:
-        return Shelf(self._disk, stream.rows, stream.layout) if self.plan.way.shelf else None
-
-    def _first_unit(self, stream: GradientStream) -> float:
-        """Where no pass of moments sees the gradients, the first microbatch decides their unit."""
-        examples, processes = stream.examples, stream.space.processes
-        first = Examples(examples.slice(0, min(len(examples), stream.microbatch)), examples.name)
-        _, _, leaves = next(replace(stream, examples=first, reporter=Reporter(show=False)).sweep())
-        unit = unit_of(stream.space.largest(leaves))
-        units = [unit] if processes is None else processes.everyone(unit)
-        return min((one for one in units if one is not None), default=1.0)
-
-    def _generated(self, stream: GradientStream) -> GradientStream:
-        samples = Examples(Generated(self.model.sample, self.sample_key, self.model.samples), name="sample")
-        _check_samples(samples, self.examples)
-        return replace(stream, examples=own_examples(samples, stream.space.processes))
-
-    def _sketch(self, stream: GradientStream, kept: Store | None) -> Sketch | None:
-        plan = self.plan
-        if plan.engine != "gradients" or plan.side != "parameters" or plan.way.method != "krylov":
-            return None
-        if stream.space.processes is not None:
-            return None  # a start that each process has whole is drawn at random
-        return Sketch(stream, self.seed, plan.width, plan.batches.chunk * stream.outputs, kept)
+        assembly = self._assembly(self.plan)
+        known = self.checkpoint.moments(assembly.space)
+        operator, (self.moments, start) = assembly.operator(known)
+        if known is None:
+            self.checkpoint.keep_moments(self.moments, start, assembly.space)
+        return operator, start
 
     def _chosen_method(self, operator: Operator, start: Any) -> Method:
         way, options = self.plan.way, self.options
@@ -356,10 +297,10 @@ class _Fit:
         if way.method == "exact":
             return Exact(operator, goal)
         if way.method == "gram":
-            return Gram(operator, goal, self.seed, way.keep)
+            return Gram(operator, goal, self.seed, single=way.keep or way.factors)
         side = ParameterSide(operator) if way.side == "parameters" else ExampleSide(operator)
         steps = options.max_steps * -(-way.kept // way.width)
-        return Krylov(side, goal, self.seed, way.width, way.capacity, way.kept, most_steps=steps, start=start)
+        return Krylov(side, goal, self.seed, way.width, way.capacity, way.kept, steps, start, way.rounded)
 
     def _embedding(self, svd: SVD) -> Embedding:
         factor = self.moments.factor
@@ -370,47 +311,6 @@ class _Fit:
             outputs=self.plan.problem.outputs, canary=self.canary, engine=self.plan.engine, space=svd.space,
             plan=self.plan,
         )  # fmt: skip
-
-    def _trial(self, plan: Plan) -> float:
-        """Seconds of a fused pass over the first chunk, when all is compiled."""
-        first = Examples(self.examples.slice(0, min(len(self.examples), plan.batches.chunk)), self.examples.name)
-        stream = replace(self._stream(first, plan), reporter=Reporter(show=False))
-        moments, b, space = Moments.trivial(self.model), plan.batches, stream.space
-        if plan.engine == "products":
-            operator = ProductOperator(stream, moments, b.products, b.columns)
-        else:
-            operator = GradientOperator(stream, moments, b.chunk)
-        operator.fused(space.random(self.seed, stream.layout.size, plan.width, stream.layout.dtype))
-        started = time.perf_counter()
-        operator.fused(space.random(self.seed, stream.layout.size, plan.width, stream.layout.dtype))
-        return (time.perf_counter() - started) / (len(first) * plan.width)
-
-
-def faster(first: Plan, second: Plan, trial: Callable[[Plan], float]) -> Plan:
-    """The plan whose trial took less time for one example and column."""
-    best = first if trial(first) <= trial(second) else second
-    return replace(best, rival=None)
-
-
-def _check_samples(samples: Examples, examples: Examples) -> None:
-    """The generator's examples look like the data's, or the error says how they differ."""
-    drawn, given = samples.slice(0, 2), examples.slice(0, 1)
-    if jax.tree.structure(drawn) != jax.tree.structure(given):
-        raise ValueError("sample(key, n) returned another kind of pytree than X: return examples like those of X")
-    for path, (made, real) in _pairs(drawn, given):
-        if np.shape(made)[1:] != np.shape(real)[1:] or len(made) != 2:
-            raise ValueError(
-                f"sample(key, n) returned examples of shape {np.shape(made)[1:]}{path}, but those of X have shape "
-                f"{np.shape(real)[1:]}: make it return n examples shaped like X[0]"
-            )
-
-
-def _pairs(first: Any, second: Any) -> list:
-    left = jax.tree_util.tree_flatten_with_path(first)[0]
-    return [
-        (f" at {jax.tree_util.keystr(path)}" if path else "", (a, b))
-        for (path, a), b in zip(left, jax.tree.leaves(second), strict=True)
-    ]
 
 
 def _interrupted_text(result: Embedding | None) -> str:

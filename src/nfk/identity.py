@@ -156,3 +156,24 @@ def check_canary(model: Model, examples: Batch, saved: list[float]) -> None:
             "this embedding was fitted with another network: with the same parameters, the score of a fixed "
             f"example was {saved[0]:.6g} and is {now[0]:.6g} now; pass the function it was fitted with"
         )
+
+
+def check_samples(samples: Examples, examples: Examples) -> None:
+    """The generator's examples look like the data's, or the error says how they differ."""
+    drawn, given = samples.slice(0, 2), examples.slice(0, 1)
+    if jax.tree.structure(drawn) != jax.tree.structure(given):
+        raise ValueError("sample(key, n) returned another kind of pytree than X: return examples like those of X")
+    for path, (made, real) in _pairs(drawn, given):
+        if np.shape(made)[1:] != np.shape(real)[1:] or len(made) != 2:
+            raise ValueError(
+                f"sample(key, n) returned examples of shape {np.shape(made)[1:]}{path}, but those of X have shape "
+                f"{np.shape(real)[1:]}: make it return n examples shaped like X[0]"
+            )
+
+
+def _pairs(first: Any, second: Any) -> list:
+    left = jax.tree_util.tree_flatten_with_path(first)[0]
+    return [
+        (f" at {jax.tree_util.keystr(path)}" if path else "", (a, b))
+        for (path, a), b in zip(left, jax.tree.leaves(second), strict=True)
+    ]

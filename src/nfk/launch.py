@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--processes {told.processes} must be 1 or more")
     address = told.address or f"127.0.0.1:{_free_port()}"
     command = [sys.executable, "-m", "nfk.launch", "--processes", "1", told.script, *told.arguments]
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the children are ended, too
     children = [_start(command, address, told.processes, number) for number in range(told.processes)]
     try:
         return _watch(children)

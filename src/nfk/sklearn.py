@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nfk.fitting import fit
 from nfk.model import Model
-from nfk.planning import Engine, MethodName
+from nfk.planning import Engine, MethodName, ScratchFolder
 
 
 class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -30,12 +30,14 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         method: as for `nfk.fit`.
         engine: as for `nfk.fit`.
         memory: a budget that is kept, as for `nfk.fit`.
+        scratch: a folder for what does not fit in memory, as for `nfk.fit`.
         tol: a bound on every component's relative residual.
         progress: a bar on standard error: always, never, or (None) when it is a terminal.
     """
 
     method: MethodName
     engine: Engine | None
+    scratch: ScratchFolder | None
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         method: MethodName = "auto",
         engine: Engine | None = None,
         memory: int | str | None = None,
+        scratch: ScratchFolder | None = None,
         tol: float = 1e-2,
         progress: bool | None = None,
     ) -> None:
@@ -55,6 +58,7 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.method = method
         self.engine = engine
         self.memory = memory
+        self.scratch = scratch
         self.tol = tol
         self.progress = progress
 
@@ -92,7 +96,7 @@ class FisherEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             raise TypeError(f"model is a {type(self.model).__name__}: pass what nfk.classifier, nfk.gan, ... return")
         self.embedding_ = fit(
             self.model, X, self.n_components, key=self._seed(), method=self.method, engine=self.engine,
-            memory=self.memory, tol=self.tol, progress=self.progress,
+            memory=self.memory, scratch=self.scratch, tol=self.tol, progress=self.progress,
         )  # fmt: skip
         if np.ndim(X) == 2:
             self.n_features_in_ = np.shape(X)[1]

@@ -46,6 +46,12 @@ class TestFit:
         assert nfk_command(*again, "--force").code == 0
         assert read_run("run").rank == 2
 
+    def test_a_folder_for_what_does_not_fit_in_memory(self, here, nfk_command):
+        for command in (("plan",), ("fit", "--dry-run")):
+            done = nfk_command(command[0], "mine.py:model", "x.npy", *command[1:], "--rank", 4, "--scratch", "nowhere")
+            assert done.code != 0
+            assert "scratch='nowhere' cannot be written" in done.err
+
     def test_a_dry_run_prints_the_plan_and_writes_nothing(self, here, nfk_command):
         done = nfk_command("fit", "mine.py:model", "x.npy", "--rank", 4, "--dry-run")
         assert done.out.startswith("Plan: 40 examples, 40 rows, 81 parameters, rank 4\n")

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from nfk.cli.models import model_named
-from nfk.cli.options import DataName, Force, Memory, Method, ModelName, Seed, command_line, path_option
+from nfk.cli.options import DataName, Force, Memory, Method, ModelName, Scratch, Seed, command_line, path_option
 from nfk.cli.plan import show_plan
 from nfk.cli.ranks import Rank, rank_for
 from nfk.cli.reading import Data, Reading, read
@@ -34,6 +34,7 @@ def fit(
     rank: Rank = None,
     key: Seed = 0,
     memory: Memory = None,
+    scratch: Scratch = None,
     method: Method = "auto",
     tol: Annotated[float, option("A bound on the relative residual of every component.", "NUMBER")] = 1e-2,
     outside: Annotated[bool, option("Leave out the pass that tells unusual examples.")] = True,
@@ -51,7 +52,8 @@ def fit(
     Example: nfk fit digits-lenet digits --rank 64 --output runs/digits
     """
     options = {
-        "rank": rank, "key": key, "memory": memory, "method": method, "tol": tol, "checkpoint": checkpoint,
+        "rank": rank, "key": key, "memory": memory, "scratch": scratch, "method": method, "tol": tol,
+        "checkpoint": checkpoint,
     }  # fmt: skip
     command = command_line(
         "fit", model, data, output=output, no_outside=not outside, **_said(options), **reading.to_dict()
@@ -63,7 +65,9 @@ def fit(
     found = read(data, reading, tokenizer_folder(model))
     options["rank"] = rank = rank_for(rank, network, found.examples)
     if dry_run:
-        return show_plan(plan(network, found.examples, rank, method=method, memory=memory, tol=tol), saying)
+        return show_plan(
+            plan(network, found.examples, rank, method=method, memory=memory, scratch=scratch, tol=tol), saying
+        )
     spec = Spec(model, data, rank, key, command=command, options={"reading": reading.to_dict()})
     work = _Work(output, found, spec, saying)
     started = time.perf_counter()

@@ -31,6 +31,10 @@ Seed = Annotated[int, option("Seed of all that is random.", "N")]
 Memory = Annotated[
     str | None, option("A budget that is kept, such as 4GB; half of the free memory by default.", "SIZE")
 ]
+Scratch = Annotated[
+    Path | None,
+    option("A folder on a disk with room, for what does not fit in memory; that of the system by default.", "FOLDER"),
+]
 Method = Annotated[MethodName, option("How the components are found; auto chooses.")]
 Count = Annotated[int, option("How many to show.", "N")]
 Force = Annotated[bool, option("Overwrite what is there.")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nfk.cli.models import model_named
-from nfk.cli.options import DataName, Memory, Method, ModelName
+from nfk.cli.options import DataName, Memory, Method, ModelName, Scratch
 from nfk.cli.ranks import Rank, rank_for
 from nfk.cli.reading import Reading, read
 from nfk.cli.saying import Saying, Spoken
@@ -18,6 +18,7 @@ def plan(
     /,
     rank: Rank = None,
     memory: Memory = None,
+    scratch: Scratch = None,
     method: Method = "auto",
     reading: Reading = Reading(),  # noqa: B008
     saying: Spoken = Saying(),  # noqa: B008
@@ -29,7 +30,7 @@ def plan(
     network = model_named(model)
     examples = read(data, reading.suited_to(network), tokenizer_folder(model)).examples
     rank = rank_for(rank, network, examples)
-    return show_plan(plan_of(network, examples, rank, method=method, memory=memory), saying)
+    return show_plan(plan_of(network, examples, rank, method=method, memory=memory, scratch=scratch), saying)
 
 
 def show_plan(found: Plan, saying: Saying) -> int:

@@ -18,10 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from nfk.layout import KEY, Layout, PathFilter
-from nfk.model.factors import split_gradients
+from nfk.model.factors import layers_of, split_gradients
 from nfk.model.fingerprint import fingerprint
 from nfk.model.interface import Batch, Batching, Cost, Differentiator, Example, Network, Params, Place, Rows
 from nfk.model.patches import with_patches
+from nfk.model.program import flat
 from nfk.model.tracing import cost_of
 
 HALF = ("bfloat16", "float16")
@@ -106,6 +107,12 @@ class JaxNetwork(Network):
 
     def cost(self, example: Example) -> Cost:
         return self._functions.cost(*self._leaves(), example, kind_of(example))
+
+    def factored(self, example: Example) -> tuple[tuple[int, int, int], ...]:
+        chosen, others = self._leaves()
+        program = jax.make_jaxpr(flat(self._functions._evaluate))(chosen, others, example, jax.random.key(0))
+        layers = layers_of(program.jaxpr, len(chosen))
+        return tuple((layer.positions, layer.inputs, layer.outputs) for layer in layers)
 
     def differentiate(
         self, key: jax.Array, outputs: int, batching: Batching = "vmap", device: Place | None = None

@@ -145,6 +145,10 @@ class Network(ABC):
         """Where its gradients and blocks stay (a `Space`), or None: then JAX's own device decides."""
         return None
 
+    def factored(self, example: Example) -> tuple[tuple[int, int, int], ...]:
+        """Positions, inputs and outputs of each layer whose gradient has factors that pay (see `model.factors`)."""
+        return ()
+
     def why_no_products(self, example: Example) -> str | None:
         """A reason why derivatives by JVP and VJP are not exact here, or None."""
         return None

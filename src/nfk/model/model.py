@@ -75,6 +75,11 @@ class Model:
         return self.needs_moments and self.expectation == "data"
 
     @property
+    def unscaled(self) -> bool:
+        """Whether its kernel is that of raw gradients, or of raw gradients about their mean over the same examples."""
+        return self.fisher == "identity" and (not self.centred or self.expectation == "data")
+
+    @property
     def random(self) -> bool:
         """Whether a fit depends on its key beyond rounding: by samples of the model, or by noise in the score."""
         return self.network.noise != "none" or (self.needs_moments and self.expectation == "model")

@@ -8,9 +8,27 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
+from nfk.operator.gradients import GradientOperator
+from nfk.operator.moments import Moments
 from nfk.operator.stream import GradientStream
 
 MOST_POSITIONS = 2048  # of all rows in a tile: a tile of their inner products stays near the cache
+
+
+class FactorOperator(GradientOperator):
+    """V by gradients, but for its kernel matrix: that comes from factors, and no gradient is formed for it."""
+
+    def __init__(self, stream: GradientStream, moments: Moments, chunk: int, centred: bool) -> None:
+        super().__init__(stream, moments, chunk)
+        self._centred = centred
+
+    def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
+        """V V' of products in the precision of the gradients, summed in float64. One pass."""
+        self.passes += 1
+        K = factor_gram(self.stream, self.moments.unit, self._centred)
+        self.row_squares = K.diagonal().copy()
+        self.stream.check_finite(self.row_squares)
+        return K
 
 
 def factor_gram(stream: GradientStream, unit: float = 1.0, centred: bool = False) -> Float[np.ndarray, "rows rows"]:

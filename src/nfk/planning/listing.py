@@ -7,25 +7,42 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nfk.planning.batches import LEANEST
+from nfk.planning.footprint import UNKNOWN_RANK
 from nfk.planning.options import Engine, MethodName, Options
 from nfk.planning.problem import Problem, Target
 from nfk.planning.rates import Rates
-from nfk.planning.ways import UNKNOWN_RANK, Way, expected_columns
+from nfk.planning.ways import Way, expected_columns
+from nfk.spaces import HOST
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_UNKNOWN = 3000  # columns that a search may take when a share of variance is asked for
 TILE_SHARE = 0.77  # of the room for gradients, where not all of them fit
 READ_TILE_SHARE = 0.5  # the same, where the rest are read from the disk: larger chunks meet a mapped basis less often
-MAPPED_SHARE = 0.25  # of the budget: blocks that are smaller are left in memory
+MAPPED_SHARE = 0.25  # of the budget: blocks that are smaller are left in memory, and as they are
+ROUNDED_TOL = 1e-3  # for smaller residuals a basis in bfloat16 may take more steps than are counted
 
 
 def ways(problem: Problem, target: Target, options: Options, rates: Rates) -> Iterator[Way]:
-    """Every way that the options allow; with tall blocks in memory maps, too, where they take much of the budget."""
-    for way in _ways(problem, target, options, rates):
+    """Every way that the options allow; where tall blocks take much of the budget, also with a basis in bfloat16, and
+    with tall blocks in memory maps."""
+    for plain in _ways(problem, target, options, rates):
+        for way in _stored(plain):
+            yield way
+            blocks = way.engine == "gradients" and way.method in ("krylov", "gram") and not way.factors
+            if options.disk is not None and blocks and way.tall_bytes() > MAPPED_SHARE * options.budget:
+                yield replace(way, mapped=True)
+
+
+def _stored(way: Way) -> Iterator[Way]:
+    """With the basis as it is, and rounded."""
+    options = way.options
+    if options.basis != "bfloat16":
         yield way
-        mappable = options.disk is not None and way.engine == "gradients" and way.method in ("krylov", "gram")
-        if mappable and way.tall_bytes() > MAPPED_SHARE * options.budget:
-            yield replace(way, mapped=True)
+    if not options.rounds or options.basis == "full" or way.method != "krylov" or way.side != "parameters":
+        return
+    large = way.tall_bytes() > MAPPED_SHARE * options.budget
+    if options.basis == "bfloat16" or (large and options.tol >= ROUNDED_TOL):
+        yield replace(way, rounded=True)
 
 
 def _ways(problem: Problem, target: Target, options: Options, rates: Rates) -> Iterator[Way]:
@@ -64,13 +81,15 @@ def _worth_a_shelf(p: Problem, options: Options) -> bool:
 
 
 def _tiles(way: Way) -> Iterator[Way]:
-    """All gradients kept, or as large a tile as the budget has room for."""
+    """All gradients kept, or as large a tile as the budget has room for, or the factors of layers."""
     options = way.options
     if options.side is not None and options.method == "auto":
         return
     if way.keep:
         yield way
         return
+    if way.problem.factored and options.space is HOST and not way.shelf:
+        yield replace(way, factors=True)
     _, search, _ = map(way.in_memory, way.stages())
     room = options.budget - sum(search.values()) - sum(way.batch_bytes(LEANEST).values())
     # The rest is for a chunk of the later rows: what they meet is turned into float64 for every chunk.

@@ -17,6 +17,7 @@ Engine = Literal["gradients", "products"]
 MethodName = Literal["auto", "krylov", "gram", "power", "exact"]
 SideName = Literal["parameters", "examples"]
 Keep = Literal[True, False, "disk"]
+Basis = Literal["full", "bfloat16"]
 ScratchFolder = str | Path | Literal[False]
 
 
@@ -27,6 +28,7 @@ class Options:
     `memory` bounds all that is allocated beyond the data, the parameters and the runtime itself: bytes, text such as
     "4GB", or half of what is free in `space`, where tall blocks live. `scratch` is a folder for what does not fit
     there; half of what is free in the system's folder for temporary files by default, False for nothing on disk.
+    `basis` is how a Krylov search stores its basis: as it is, or rounded to bfloat16.
     """
 
     method: MethodName = "auto"
@@ -39,6 +41,7 @@ class Options:
     max_steps: int = 30
     space: Space = field(default_factory=default_space)
     scratch: ScratchFolder | None = None
+    basis: Basis | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.tol, (int, float, np.floating)) or not self.tol > 0:
@@ -70,13 +73,32 @@ class Options:
             raise ValueError(
                 f"keep={self.keep!r} keeps gradients, but engine='products' forms none: leave out one of them"
             )
+        self._check_basis()
         self.budget  # noqa: B018  (its check belongs to construction)
+
+    def _check_basis(self) -> None:
+        if self.basis not in (None, "full", "bfloat16"):
+            raise ValueError(f"basis={self.basis!r} must be 'full' or 'bfloat16', or None to let it be chosen")
+        if self.basis == "bfloat16" and (self.method not in ("auto", "krylov") or self.side == "examples"):
+            raise ValueError(
+                f"basis='bfloat16' is for method='krylov' on side='parameters', not for method={self.method!r} and "
+                f"side={self.side!r}: leave one of them out"
+            )
+        if self.basis == "bfloat16" and not self.rounds:
+            raise ValueError("basis='bfloat16' needs blocks on the host: leave out mesh, or basis")
+
+    @property
+    def rounds(self) -> bool:
+        """Whether blocks can be stored in bfloat16."""
+        return self.space is HOST
 
     @property
     def methods(self) -> tuple[MethodName, ...]:
         """Those to choose from."""
         if self.method != "auto":
             return (self.method,)
+        if self.basis == "bfloat16":
+            return ("krylov",)
         return ("krylov", "gram") if self.space.processes is None else ("krylov",)
 
     @cached_property

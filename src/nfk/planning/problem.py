@@ -28,6 +28,7 @@ class Problem:
     why_no_products: str | None
     microbatch: int = 4
     note: str = ""
+    factored: tuple[tuple[int, int, int], ...] = ()  # positions, inputs, outputs of layers whose factors pay
 
     @classmethod
     def of(cls, model: Model, examples: Examples) -> Problem:
@@ -43,7 +44,7 @@ class Problem:
             moments_over_data=model.moments_over_data,
             trace_known=model.moments_over_data and model.fisher == "diagonal",
             why_no_products=model.network.why_no_products(example), microbatch=cost.microbatch,
-            note=model.network.note,
+            note=model.network.note, factored=model.network.factored(example) if model.unscaled else (),
         )  # fmt: skip
 
     def on(self, space: Space) -> Problem:
@@ -68,6 +69,20 @@ class Problem:
     def row_bytes(self) -> int:
         """The gradients of one example."""
         return self.outputs * self.column_bytes
+
+    @property
+    def factor_bytes(self) -> int:
+        """The factors of one example's gradients, and the gradients that have none."""
+        rest = self.parameters - sum(inputs * outputs for _, inputs, outputs in self.factored)
+        layers = sum(positions * (inputs + self.outputs * outputs) for positions, inputs, outputs in self.factored)
+        return (self.outputs * rest + layers) * self.itemsize
+
+    @property
+    def factor_pair(self) -> tuple[float, float]:
+        """Two examples' block of the kernel from factors: multiplications, and inner products that are multiplied."""
+        rest, pairs = self.parameters - sum(inputs * outputs for _, inputs, outputs in self.factored), self.outputs**2
+        work = sum(positions**2 * (inputs + pairs * outputs) for positions, inputs, outputs in self.factored)
+        return float(pairs * rest + work), float(sum(pairs * positions**2 for positions, _, _ in self.factored))
 
     @property
     def gradient_flops(self) -> float:

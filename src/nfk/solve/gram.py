@@ -6,7 +6,8 @@ components carry rounding error of the largest: where the certificate says so, t
 
 Where the gradients cannot be kept, a tile of them is held at a time and later ones are computed again for each tile.
 Then gradients cost far more than products, so K has products in float64, and with it the certificate needs one pass
-of V Q and no second block of P rows.
+of V Q and no second block of P rows. Without a Fisher scale K may also come from the factors of layers
+(`operator.factors`), and gradients are computed for the basis and its certificate alone.
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from nfk.solve.certify import Known, certify, certify_by_kernel, clear_directions, verify
+from nfk.solve.certify import Known, certify_by_kernel, clear_directions, improved, verify
 from nfk.solve.goal import Goal, limit_of
 from nfk.solve.operator import Operator
 from nfk.solve.svd import SVD
 from nfk.spaces import eigh
 
-IMPROVEMENTS = 2
 PROBES = 10
 
 
@@ -38,24 +38,24 @@ class GramState:
 
 @dataclass(frozen=True)
 class Gram:
-    """The method: K, the basis, a pass to verify it. `kept` says that all rows are held, so that passes are cheap."""
+    """The method: K, the basis, a pass to verify it. `single`: the products of K are in the precision of the rows."""
 
     operator: Operator
     goal: Goal
     seed: Sequence[int] = (0,)
-    kept: bool = True
+    single: bool = True
 
     def init(self) -> GramState:
         return GramState()
 
     def step(self, state: GramState) -> GramState:
-        K = self.operator.gram(double=not self.kept)
+        K = self.operator.gram(double=not self.single)
         size, rank = len(K), self.goal.rank
         wanted = None if rank is None else (size - min(rank, size), size - 1)
-        values, vectors = eigh(K, subset_by_index=wanted, overwrite_a=self.kept)
+        values, vectors = eigh(K, subset_by_index=wanted, overwrite_a=self.single)
         values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
         count = self.goal.wanted(values) or len(values)
-        return GramState(vectors[:, :count], values[:count], None if self.kept else K)
+        return GramState(vectors[:, :count], values[:count], None if self.single else K)
 
     def done(self, state: GramState) -> bool:
         return state.left is not None
@@ -76,23 +76,10 @@ class Gram:
         else:
             values = state.values[scaled.any(axis=1)]
             known = Known(Q, (state.left * state.values) @ scaled, values)
-            found = self._improved(verify(operator, known, [*self.seed, 1], PROBES, self.goal.tol))
+            found = improved(operator, verify(operator, known, [*self.seed, 1], PROBES, self.goal.tol), self.goal.tol)
         result = found.first(count)
         self.goal.warn(result, limit_of(operator.dtype))
         return result
-
-    def _improved(self, found: SVD) -> SVD:
-        """V' V Q again, while that brings residuals nearer to the tolerance: each column at length one, since making
-        them orthonormal would mix rounding error of the long ones into the short."""
-        for _ in range(IMPROVEMENTS):
-            if found.residuals.max(initial=0) <= self.goal.tol:
-                break
-            image = self.operator.rmatmat(found.left * found.singular_values)
-            better = certify(self.operator, clear_directions(self.operator, image)[0])
-            if better.residuals.max(initial=0) >= found.residuals.max(initial=0):
-                break
-            found = better
-        return found
 
     def salvage(self, state: GramState) -> SVD | None:
         """Before it is done there is nothing; after, the certifying pass is all that is missing."""

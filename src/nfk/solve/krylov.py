@@ -7,6 +7,15 @@ after another. With the orthonormal basis W = [W_1 ... W_j] and its projected ma
 
 and for a Ritz pair (theta, W y) the residual is |R y_j|, with y_j the part of y that belongs to the newest block. When
 the basis is full, its best vectors take its place and R goes on (a thick restart): no pass is lost.
+
+A basis may be stored in bfloat16, in half of the memory. Its blocks are rounded *before* A is applied to them, so all
+that is known of them is true of the numbers that are stored; but these are not orthonormal. Their Gram matrix
+M = W'W, the metric, takes its place in the projected problem:
+
+    W'AW y = theta M y        A W_j = W M^-1 (W' A W_j) + R
+
+What rounding took from a block is lost to the basis. It is a part of 2^-9 that lies nearly outside of the rows of V: so
+the right vectors are made anew, as V' (V W y), and all of them are certified.
 """
 
 from __future__ import annotations
@@ -19,7 +28,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from nfk.solve.certify import Known, unverified, verify
+from nfk.solve.certify import Known, certify, clear_directions, improved, unverified, verify
 from nfk.solve.goal import Goal, limit_of
 from nfk.solve.sides import Remainder, Side
 from nfk.solve.svd import SVD
@@ -43,11 +52,12 @@ class Ritz:
 class KrylovState:
     """How far a search has come: the basis, what A made of it, and where it goes on."""
 
-    basis: tuple[Block, ...]
+    basis: tuple[Block, ...]  # none any more at the end of a search whose basis is rounded
     images: tuple[Block, ...]
     projected: Float[np.ndarray, "n n"]
-    remainder: Block
+    remainder: Block  # nor this one
     outside: Float[np.ndarray, "b b"]  # R'R
+    metric: Float[np.ndarray, "n n"] | None = None  # of a basis that is rounded; None for an orthonormal one
     step: int = 0
     cycle: int = 0  # columns of the basis when it was last found to be invariant, and a random block went on
     exhausted: bool = False  # nothing is left outside the basis
@@ -59,7 +69,7 @@ class KrylovState:
 
     @cached_property
     def ritz(self) -> Ritz:
-        values, vectors = eigh(self.projected)
+        values, vectors = eigh(self.projected, b=self.metric)
         values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
         if len(self.outside) > self.size:  # just restarted: R belongs to a block that is no longer there
             return Ritz(values, vectors, np.full(len(values), np.inf))
@@ -84,7 +94,7 @@ def init(side: Side, start: Block, seed: Sequence[int]) -> KrylovState:
     return KrylovState((), (), np.zeros((0, 0)), block, np.zeros((0, 0)))
 
 
-def step(side: Side, state: KrylovState, seed: Sequence[int], width: int) -> KrylovState:
+def step(side: Side, state: KrylovState, seed: Sequence[int], width: int, rounded: bool = False) -> KrylovState:
     """One block more: A applied to what points out of the basis. One pass on the parameters' side, two on the other.
 
     Where nothing does, a random block takes its place: an eigenvalue has more copies than a block has columns, or there
@@ -98,51 +108,48 @@ def step(side: Side, state: KrylovState, seed: Sequence[int], width: int) -> Kry
         block = orthonormalise(space, block, state.basis, state.ritz.values[0])
     if block.shape[1] == 0:
         return replace(state, remainder=block, outside=np.zeros((0, 0)), exhausted=True)
+    stored = space.rounded(block) if rounded else block
     image, kept = side.apply(block)
-    basis, images = (*state.basis, block), (*state.images, kept)
+    basis, images = (*state.basis, stored), (*state.images, kept)
     columns = side.projected_columns(basis, images)
-    remainder = project_out(space, image, basis, columns)
+    metric = _metric(side, state, basis, block) if rounded else None
+    remainder = project_out(space, image, basis, columns if metric is None else np.linalg.solve(metric, columns))
     found = KrylovState(
-        basis, images, _bordered(state.projected, columns), remainder, space.inner(remainder, remainder),
+        basis, images, _bordered(state.projected, columns), remainder, space.inner(remainder, remainder), metric,
         step=state.step + 1, cycle=cycle,
     )  # fmt: skip
-    limit = ROUNDING * np.finfo(side.operator.dtype).eps * found.ritz.values[0]
-    nothing = fresh and found.invariant(side.operator.dtype) and np.abs(columns).max() <= limit
-    return replace(found, exhausted=True) if nothing else found
-
-
-def restarted(side: Side, state: KrylovState, count: int) -> KrylovState:
-    """The best `count` Ritz vectors as the basis, with their images; the remainder goes on. No pass."""
-    chosen = state.ritz.vectors[:, :count]
     return replace(
-        state,
-        basis=(side.space.combine(state.basis, chosen),),
-        images=(side.image_space.combine(state.images, chosen),),
-        projected=np.diag(state.ritz.values[:count]),
-        cycle=0,
+        found, exhausted=fresh and found.invariant(side.operator.dtype) and _is_nothing(side, found, columns)
     )
 
 
-def arrays_of(state: KrylovState, side: Side) -> dict[str, np.ndarray]:
-    """The state as arrays of the host, by name: for a file."""
-    blocks = {f"basis-{i}": side.space.get(block) for i, block in enumerate(state.basis)}
-    images = {f"image-{i}": side.image_space.get(image) for i, image in enumerate(state.images)}
-    return {
-        **blocks, **images, "projected": state.projected, "remainder": side.space.get(state.remainder),
-        "outside": state.outside, "step": np.asarray(state.step), "cycle": np.asarray(state.cycle),
-        "exhausted": np.asarray(state.exhausted),
-    }  # fmt: skip
+def _is_nothing(side: Side, state: KrylovState, columns: Float[np.ndarray, "n b"]) -> bool:
+    """Whether A makes rounding error alone of the newest block: of its part outside of those before."""
+    before = state.size - columns.shape[1]
+    if state.metric is not None:
+        inside = np.linalg.solve(state.metric[:before, :before], state.metric[:before, before:])
+        columns = columns - state.projected[:, :before] @ inside
+    return bool(np.abs(columns).max() <= ROUNDING * np.finfo(side.operator.dtype).eps * state.ritz.values[0])
 
 
-def state_from(arrays: dict[str, np.ndarray], side: Side) -> KrylovState:
-    """The inverse of `arrays_of`."""
-    count = sum(name.startswith("basis-") for name in arrays)
-    return KrylovState(
-        tuple(side.space.put(arrays[f"basis-{i}"]) for i in range(count)),
-        tuple(side.image_space.put(arrays[f"image-{i}"]) for i in range(count)),
-        arrays["projected"], side.space.put(arrays["remainder"]), arrays["outside"], int(arrays["step"]),
-        int(arrays["cycle"]), bool(arrays["exhausted"]),
-    )  # fmt: skip
+def _metric(side: Side, state: KrylovState, basis: Sequence[Block], newest: Block) -> Float[np.ndarray, "n n"]:
+    """W'W, with the newest block."""
+    before = np.zeros((0, 0)) if state.metric is None else state.metric
+    return _bordered(before, np.concatenate([side.space.inner(block, newest) for block in basis]))
+
+
+def restarted(side: Side, state: KrylovState, count: int) -> KrylovState:
+    """The best `count` Ritz vectors as the basis, with their images; the remainder goes on. No pass. They are not
+    rounded again: what is known of them would not be true any more."""
+    chosen = state.ritz.vectors[:, :count]
+    return replace(
+        state,
+        basis=(side.space.combine(state.basis, chosen, state.remainder.dtype),),
+        images=(side.image_space.combine(state.images, chosen),),
+        projected=np.diag(state.ritz.values[:count]),
+        metric=None if state.metric is None else np.eye(count),
+        cycle=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,8 @@ class Krylov:
     """The method: blocks of `width` columns until every wanted residual is below `goal.tol`.
 
     The basis has `capacity` columns at the most; then it restarts from its best `kept` vectors. `start` is a block to
-    begin with, random by default. One pass more certifies (on the examples' side three).
+    begin with, random by default. `rounded` stores the basis in bfloat16 (on the parameters' side). One pass more
+    certifies; two where the basis is rounded, three on the examples' side.
     """
 
     side: Side
@@ -161,6 +169,7 @@ class Krylov:
     kept: int
     most_steps: int = 30
     start: Block | None = None
+    rounded: bool = False
 
     def init(self) -> KrylovState:
         width = min(self.width, *self.side.operator.shape)
@@ -170,7 +179,9 @@ class Krylov:
     def step(self, state: KrylovState) -> KrylovState:
         if self._is_full(state):
             state = restarted(self.side, state, self.kept)
-        return step(self.side, state, self.seed, self.width)
+        found = step(self.side, state, self.seed, self.width, self.rounded)
+        # Of a basis that is rounded, the images alone are needed from here on: its memory is free for what comes.
+        return replace(found, basis=(), remainder=None) if self.rounded and self.done(found) else found
 
     def _is_full(self, state: KrylovState) -> bool:
         return state.size > 0 and state.size + self.width > self.capacity
@@ -178,7 +189,7 @@ class Krylov:
     def done(self, state: KrylovState) -> bool:
         if state.exhausted or state.step >= self.most_steps:
             return True
-        if not state.basis:
+        if not state.size:
             return False
         # A share of variance may take every vector of a full basis: a restart would drop those that are wanted.
         return self.converged(state) or (self.goal.variance is not None and self._is_full(state))
@@ -201,28 +212,45 @@ class Krylov:
         count = self._count(state)
         if state.cycle < count or not state.invariant(self.side.operator.dtype):
             return False
-        before = scipy.linalg.eigvalsh(state.projected[: state.cycle, : state.cycle])[-count:]
+        part = slice(0, state.cycle)
+        metric = None if state.metric is None else state.metric[part, part]
+        before = scipy.linalg.eigvalsh(state.projected[part, part], metric)[-count:]
         return np.sum(state.ritz.values[:count]) - np.sum(before) <= 1e-3 * self.goal.tol * np.sum(before)
 
     def label(self, state: KrylovState) -> str:
         return f"Krylov step {state.step + 1}"
 
     def note(self, state: KrylovState) -> str:
-        worst = self.goal.worst(state.ritz.values, state.ritz.residuals) if state.basis else np.inf
+        worst = self.goal.worst(state.ritz.values, state.ritz.residuals) if state.size else np.inf
         return f"residual {worst:.0e}" if np.isfinite(worst) else ""
 
     def conclude(self, state: KrylovState) -> SVD:
         operator = self.side.operator
-        probes = min(PROBES, max(self.width, 1))
-        result = self.goal.of(verify(operator, self._known(state), [*self.seed, 1], probes, self.goal.tol))
-        self.goal.warn(result, limit_of(operator.dtype) if self.converged(state) else "raise max_steps")
+        found = improved(operator, self._made_anew(state), self.goal.tol) if self.rounded else self._verified(state)
+        result = self.goal.of(found)
+        limit = "the limit of a basis in bfloat16; use basis='full'" if self.rounded else limit_of(operator.dtype)
+        self.goal.warn(result, limit if self.converged(state) else "raise max_steps")
         return result
+
+    def _verified(self, state: KrylovState) -> SVD:
+        probes = min(PROBES, max(self.width, 1))
+        return verify(self.side.operator, self._known(state), [*self.seed, 1], probes, self.goal.tol)
+
+    def _made_anew(self, state: KrylovState) -> SVD:
+        """V' (V W y) in place of W y, which is rounded; certified in full, since what rounding took is not known."""
+        operator, count = self.side.operator, self._count(state)
+        lengths = np.sqrt(state.ritz.values[:count])
+        clear = lengths > ROUNDING * np.finfo(operator.dtype).eps * lengths[0]
+        left = self.side.image_space.combine(state.images, state.ritz.vectors[:, :count][:, clear] / lengths[clear])
+        found = certify(operator, clear_directions(operator, operator.rmatmat(left))[0])
+        return found.first(count)
 
     def _known(self, state: KrylovState, last: bool = True) -> Known:
         """Both sides of the wanted Ritz vectors; with what the `last` step has left outside the basis."""
         ritz, side = state.ritz, self.side
         chosen = ritz.vectors[:, : self._count(state)]
-        vectors, images = side.space.combine(state.basis, chosen), side.image_space.combine(state.images, chosen)
+        vectors = side.space.combine(state.basis, chosen, state.remainder.dtype)
+        images = side.image_space.combine(state.images, chosen)
         width = state.remainder.shape[1] if last else 0
         outside = Remainder(state.remainder, chosen[state.size - width :]) if width else None
         return side.known(vectors, images, ritz.values[: chosen.shape[1]], outside)
@@ -231,9 +259,12 @@ class Krylov:
         return min(self.goal.wanted(state.ritz.values) or self.goal.most, state.size)
 
     def salvage(self, state: KrylovState) -> SVD | None:
-        """With the recurrence's residuals in place of verified ones: a step that was broken off has used up R."""
-        if not state.basis:
+        """With the recurrence's residuals in place of verified ones: a step that was broken off has used up R. Where
+        the basis is rounded, those residuals know nothing of it, and it takes two passes."""
+        if not state.size:
             return None
+        if self.rounded:
+            return self._made_anew(state)
         values = state.ritz.values[: self._count(state)]
         residuals = state.ritz.residuals[: len(values)] / np.where(values > 0, values, 1)
         return unverified(self.side.operator, self._known(state, last=False), residuals)

@@ -19,7 +19,9 @@ class Operator(Protocol):
     row_space: Space
 
     @property
-    def passes(self) -> int: ...
+    def passes(self) -> int:
+        """Over the rows, so far; a checkpoint that gives results again counts them, too."""
+        ...
 
     @passes.setter
     def passes(self, count: int) -> None: ...

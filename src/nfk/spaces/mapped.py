@@ -7,15 +7,11 @@ is short. A basis of many columns is several such blocks, one after another agai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-from jaxtyping import Float
 
-from nfk.spaces.host import Host, slabs
-from nfk.spaces.pool import each
+from nfk.spaces.host import Host
 from nfk.spaces.scratch import Scratch
-from nfk.spaces.space import Block, Small
+from nfk.spaces.space import Block
 
 
 class Mapped(Host):
@@ -32,15 +28,3 @@ class Mapped(Host):
         if not isinstance(array, np.memmap) or array.ndim < 2 or len(array) < self.tall:
             return super().put(array, dtype)
         return self.copied(array, dtype or array.dtype)
-
-    def combine(self, blocks: Sequence[Block], coefficients: Small) -> Float[Block, "n b"]:
-        """[blocks_0 blocks_1 ...] @ coefficients, each slab of the result written once."""
-        total = self.fresh((len(blocks[0]), coefficients.shape[1]), blocks[0].dtype)
-        ends = np.cumsum([block.shape[1] for block in blocks])
-        parts = np.split(coefficients.astype(total.dtype), ends[:-1])
-
-        def fill(rows: slice) -> None:
-            total[rows] = sum(block[rows] @ part for block, part in zip(blocks, parts, strict=True))
-
-        each(fill, list(slabs(slice(0, len(total)))))
-        return total

@@ -145,9 +145,14 @@ class Space(ABC):
     def padded(self, block: Block, rows: int, columns: int) -> Block:
         """The block filled up with zeros; itself where it has that shape."""
 
-    def combine(self, blocks: Sequence[Block], coefficients: Small) -> Block:
-        """[blocks_0 blocks_1 ...] @ coefficients, without joining the blocks."""
-        total = self.zeros(blocks[0].shape[0], coefficients.shape[1], blocks[0].dtype)
+    def rounded(self, block: Float[Block, "n a"]) -> Float[Block, "n a"]:
+        """A copy in bfloat16, which `inner`, `add_product` and `combine` can read; `block` has the same numbers from
+        now on. `block` itself where a place has no such copies."""
+        return block
+
+    def combine(self, blocks: Sequence[Block], coefficients: Small, dtype: np.dtype | None = None) -> Block:
+        """[blocks_0 blocks_1 ...] @ coefficients, without joining the blocks; in their precision, or in that one."""
+        total = self.zeros(blocks[0].shape[0], coefficients.shape[1], dtype or blocks[0].dtype)
         start = 0
         for block in blocks:
             width = block.shape[1]

@@ -177,10 +177,14 @@ class TorchNetwork(Network):
         return twin
 
     def cost(self, example: Example) -> Cost:
-        """FLOPs of one evaluation, and the bytes that autograd keeps of it; torch's vmap is not slower than a loop."""
-        kept = []
+        """FLOPs of one evaluation, and the bytes that autograd keeps of it beside the module's own tensors."""
+        kept, own = [], {tensor.untyped_storage().data_ptr() for tensor in self.tensors.values()}
+
+        def count(tensor: Tensor) -> None:
+            kept.append(0 if tensor.untyped_storage().data_ptr() in own else tensor.nbytes)
+
         leaves = [tensor.detach().requires_grad_() for tensor in self.chosen]
-        hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes), lambda kept: kept)
+        hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda kept: kept)
         with FlopCounterMode(display=False) as counter, hooks:
             self.scores(leaves, *self.example(example, jax.random.key(0)))
         return Cost(float(counter.get_total_flops()), sum(kept), microbatch=MICROBATCH)
