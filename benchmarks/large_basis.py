@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 import tyro
 
 import nfk
+from benchmarks.own_memory import OwnMemory
 from benchmarks.peers.machine import facts as machine
 from benchmarks.printed import environment, printed
 from reproduction import data
@@ -88,33 +88,6 @@ def _earlier(folder: Path) -> int:
     before = int(count.read_text()) if count.exists() else 0
     count.write_text(str(before + 1))
     return before
-
-
-class OwnMemory:
-    """The most that the process has of its own while the block runs, and with the pages of mapped files."""
-
-    def __enter__(self) -> OwnMemory:
-        self.start, self.resident = _status()
-        self.most = self.start
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.02):
-            own, resident = _status()
-            self.most, self.resident = max(self.most, own), max(self.resident, resident)
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-
-def _status() -> tuple[int, int]:
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    own, resident = (1024 * int(lines[name].split()[0]) for name in ("RssAnon", "VmRSS"))
-    return own, resident
 
 
 def vae(count: int) -> tuple[nfk.Model, np.ndarray]:

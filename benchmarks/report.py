@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import scale_mesh_tables, scale_tables
+from benchmarks.factors_table import table as factors
 from benchmarks.first_minutes.page import transcript
 from benchmarks.history import table as history
-from benchmarks.large import table as large
+from benchmarks.large_table import table as large
 from benchmarks.minilm_table import table as minilm
 from benchmarks.peers import tables as peers
 from benchmarks.report_findings import FINDINGS
@@ -57,7 +58,7 @@ def core(results: dict) -> str:
     smallest, largest = scaling["rows"][0]["examples"], scaling["rows"][-1]["examples"]
     lines += [
         f"| embedding new examples at k = {embedding['rank']}, in plain batch gradients over the same examples | "
-        f"{embedding['ratio']:.2f} | - |",
+        f"{embedding['ratio']:.2f}{_parts(embedding)} | - |",
         f"| growth of time with N, log-log slope from {smallest:,} to {largest:,}, {scaling['network']} | "
         f"{scaling['slope_of_time']:.2f} | - |",
         f"| largest over smallest peak memory in that range, beyond the data and the N x U numbers | "
@@ -77,6 +78,13 @@ def _measured_with(results: dict) -> str:
     if len(set(of.values())) == 1:
         return f"measured with version {of['accuracy']}"
     return "measured with version " + ", ".join(f"{version} ({name})" for name, version in of.items())
+
+
+def _parts(embedding: dict) -> str:
+    """What a call is made of, in the same unit, where it was measured."""
+    unit, parts = embedding["batch_gradient_seconds"], embedding.get("seconds_of_parts", {})
+    told = [f"{name} {seconds / unit:.2f}" for name, seconds in parts.items()]
+    return f" ({', '.join(told)}; {embedding['cores']} core)" if told else ""
 
 
 CONTESTS = {
@@ -225,10 +233,10 @@ def code(results: dict) -> str:
 BENCHMARKS = {
     "peers": peers.summary, "peers:errors": peers.times_to_error, "peers:embeddings": peers.embeddings,
     "peers:busy": peers.busy, "tolerance": tolerance, "history": history, "large": large,
-    "stages": stages,
+    "stages": stages, "factors": factors,
 }  # fmt: skip
 
-SCALE = ("processes", "traffic", "memory", "pairs", "model")
+SCALE = ("repeats", "processes", "traffic", "memory", "pairs", "model")
 TABLES = (
     ("README.md", "peers-summary", peers.short),
     ("docs/results.md", "core", core), ("docs/results.md", "families", summary), ("docs/results.md", "tasks", tasks),

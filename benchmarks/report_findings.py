@@ -116,7 +116,8 @@ def top_images(rows: Rows) -> list[str]:
 
 
 FINDINGS = {
-    "bound-noise": _page(bound_noise), "likelihoods": _page(likelihoods), "distillation": _page(distillation),
+    "bound-noise": _page(bound_noise), "likelihoods": _page(likelihoods),
+    "likelihoods-others": _page(likelihoods), "distillation": _page(distillation),
     "accuracy": _page(accuracy), "top-images": _page(top_images),
     "runtime": _page(runtime),
 }  # fmt: skip

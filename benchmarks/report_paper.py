@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.report_tasks import head, percent, pivot
+from benchmarks.report_tasks import head, number, percent, pivot
 
 Rows = list[dict]
 
@@ -65,19 +65,38 @@ def _lowrank(rows: Rows) -> list[str]:
 
 
 def _linear_probe(rows: Rows) -> list[str]:
+    """A table for every role, a column for every network and number of labels; differences below their accuracies."""
     lines = []
-    for role in dict.fromkeys(row["role"] for row in rows):
-        several = [row for row in rows if row["role"] == role]
-        labels = f"{several[0]['labels']:,} labels, {several[0]['tested']:,} test images"
-        lines += [
-            "",
-            f"*{role[0].upper()}{role[1:]}* ({labels}); test accuracy in per cent, with its 95 % interval:",
-            "",
-        ]
-        critics = [row for row in several if "critic" in row["network"]]
-        lines += pivot(critics, lambda row: row["method"], lambda row: row["network"], interval)
-        lines += [f"| {_named(row)} | {interval(row)} |" for row in several if row not in critics]
+    plain = [row for row in rows if row["role"] != "differences"]
+    for role in dict.fromkeys(row["role"] for row in plain):
+        several = [row for row in plain if row["role"] == role]
+        title = f"*{role[0].upper()}{role[1:]}*, {several[0]['tested']:,} test images"
+        lines += ["", f"{title}; test accuracy in per cent, with its 95 % interval:", ""]
+        networks = [row for row in several if "critic" in row["network"] or "vae" in row["network"]]
+        table = pivot(networks, lambda row: row["method"], _labelled, interval)
+        lines += table if networks else _plain(several)
+        lines += _differences([row for row in rows if row.get("of") == role])
     return lines
+
+
+def _labelled(row: dict) -> str:
+    return f"{row['network']}, {row['labels']:,} labels"
+
+
+def _plain(rows: Rows) -> list[str]:
+    return [*head("method", "labels", "test accuracy"), *(
+        f"| {_named(row)} | {row['labels']:,} | {interval(row)} |" for row in rows
+    )]  # fmt: skip
+
+
+def _differences(rows: Rows) -> list[str]:
+    """In points, image by image."""
+    if not rows:
+        return []
+    points = lambda row: "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * row[key] for key in ("value", "low", "high")))  # noqa: E731
+    column = lambda row: f"{_labelled(row)}: less {row['less']}"  # noqa: E731
+    return ["", "The same as differences over the same test images, in points:", "",
+            *pivot(rows, column, lambda row: row["method"], points, "features, labels: less what")]  # fmt: skip
 
 
 def _semi_supervised(rows: Rows) -> list[str]:
@@ -88,7 +107,16 @@ def _semi_supervised(rows: Rows) -> list[str]:
     return lines
 
 
+def _inversion(rows: Rows) -> list[str]:
+    lines = []
+    for network in dict.fromkeys(row["network"] for row in rows):
+        several = [row for row in rows if row["network"] == network]
+        table = pivot(several, lambda row: row["method"], lambda row: row["metric"], number)
+        lines += ["", f"{network}, mean ± standard deviation over {several[0]['seeds']} seeds:", "", *table]
+    return lines
+
+
 PAPER = {
     "pretrained": _page(_pretrained), "lowrank": _page(_lowrank), "linear-probe": _page(_linear_probe),
-    "semi-supervised": _page(_semi_supervised),
+    "semi-supervised": _page(_semi_supervised), "inversion": _page(_inversion),
 }  # fmt: skip

@@ -38,8 +38,8 @@ from nfk.spaces.mesh import sharding
 from nfk.stream import Examples
 
 ROOT = Path(__file__).parents[1]
-SECTIONS = ("processes", "traffic", "memory", "pairs", "model")
-Section = Literal["processes", "traffic", "memory", "pairs", "model"]
+SECTIONS = ("repeats", "processes", "traffic", "memory", "pairs", "model")
+Section = Literal["repeats", "processes", "traffic", "memory", "pairs", "model"]
 MESHES = ((2, 1), (4, 1), (8, 1), (1, 2), (2, 2), (4, 2), (1, 8), (2, 4))
 COLLECTIVES = "all-gather|all-reduce|reduce-scatter|collective-permute|all-to-all"
 BYTES = {"f32": 4, "s32": 4, "u32": 4, "f64": 8, "pred": 1}
@@ -55,13 +55,34 @@ def main(only: Section | None = None, output: Path | None = None) -> None:
     results: dict[str, Any] = json.loads(output.read_text()) if output and output.exists() else {}
     results["environment"] = environment()
     sections: dict[str, Callable[[], Any]] = {
-        "processes": processes, "traffic": traffic, "memory": memory, "pairs": pairs, "model": predicted,
+        "repeats": repeats, "processes": processes, "traffic": traffic, "memory": memory, "pairs": pairs,
+        "model": predicted,
     }  # fmt: skip
     for name in SECTIONS if only is None else (only,):
         results[name] = sections[name]()
         if output:
             output.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
+
+
+# --- the same fit again and again
+
+
+REPEATS = {2: 40, 4: 20}  # fits, by the number of processes
+
+
+def repeats() -> list[dict[str, Any]]:
+    """Fits with one key by several processes: how many differ from the first in any bit of their result."""
+    rows = []
+    for count, times in REPEATS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / "hashes.json"
+            script = [str(ROOT / "benchmarks" / "scale_repeats.py"), str(times), str(output)]
+            path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+            command = [sys.executable, "-m", "nfk.launch", "--processes", str(count), *script]
+            subprocess.run(command, check=True, env={**os.environ, "XLA_FLAGS": "", "PYTHONPATH": path})
+            rows.append({"processes": count, **json.loads(output.read_text())})
+    return rows
 
 
 # --- two processes with a core each, against one

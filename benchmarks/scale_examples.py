@@ -30,6 +30,7 @@ from reproduction import data
 SEED, RANK, STEPS = 0, 16, 3  # the same number of passes for every N
 SMALLEST = 9
 FEWEST = 4  # points that a slope is taken of
+PIECE = 1024  # images that are made at a time
 DENSE = 10  # 2^10 examples: the last that the dense way is run on
 OPTIONS: dict[str, Any] = {
     "method": "krylov", "side": "parameters", "engine": "gradients", "keep": False, "tol": 1e-12, "max_steps": STEPS,
@@ -122,8 +123,13 @@ PLANNED = ("method", "side", "engine", "keep", "tol", "memory")
 def images(count: int) -> np.ndarray:
     """CIFAR-10, and after its 50,000 images their mirrored copies, as bytes."""
     pictures = data.cifar10("train").images
-    mirrored = pictures[: max(count - len(pictures), 0), :, ::-1]
-    return np.round(255 * np.concatenate([pictures[:count], mirrored])).astype(np.uint8)
+    found = np.empty((count, *pictures.shape[1:]), np.uint8)
+    for first in range(0, count, PIECE):  # not all of them as float32 again
+        piece = np.arange(first, min(first + PIECE, count))
+        mirrored = (piece >= len(pictures))[:, None, None, None]
+        drawn = pictures[piece % len(pictures)]
+        found[piece] = np.round(255 * np.where(mirrored, drawn[:, :, ::-1], drawn))
+    return found
 
 
 def critic() -> nfk.Model:

@@ -11,6 +11,20 @@ WHAT = {"gradients": "gradients dominate: a critic, computed again in each pass"
 WHO = ("one process, host", "one process, mesh", "two processes")
 
 
+def repeats(results: dict) -> str:
+    if "repeats" not in results:
+        return ""
+    told = [
+        f"{row['processes']} processes: {row['differed']} of {row['fits']} fits differed" for row in results["repeats"]
+    ]
+    first = results["repeats"][0]
+    return (
+        f"The same fit again and again ({first['parameters']:,} parameters, {first['examples']} examples, blocks of "
+        f"{first['columns']} columns), every bit of moments, eigenvalues, embedding and residuals compared. "
+        f"{'; '.join(told)} (`python -m benchmarks.scale --only repeats`).\n"
+    )
+
+
 def processes(results: dict) -> str:
     if "processes" not in results:
         return ""

@@ -81,10 +81,13 @@ def examples(results: dict) -> str:
         f"{slope:.2f} for the {TITLES[name]}" for name, slope in results["slopes"].items() if slope is not None
     )
     slopes = slopes or "none yet, too few were run"
+    each = ", ".join(f"{_milliseconds(results, name)} for the {TITLES[name]}" for name in results["slopes"])
     lines = [
         f"Processor seconds of a fit with k = {results['rank']} and the same passes for every N ({passes}), gradients "
         "computed again in each pass, over CIFAR-10 and, beyond 50,000, "
-        f"mirrored images. Log-log slope over the N that were run: {slopes}. The dense way keeps all gradients and "
+        f"mirrored images. Log-log slope over the N that were run: {slopes}. An example takes, in "
+        f"each pass, {each}: that is the constant of the cost model below. Measured at idle priority beside other "
+        "work. The dense way keeps all gradients and "
         "decomposes their Gram matrix in float64; it stops where they do not fit in the machine's memory. "
         "`python -m benchmarks.scale_examples` goes on where it stopped.",
         "",
@@ -93,6 +96,15 @@ def examples(results: dict) -> str:
     for (name, count), found in times.items():
         lines.append(f"| {TITLES[name]} | {count:,} | {found.get('nfk', '-')} | {found.get('dense', '-')} |")
     return "\n".join([*lines, ""])
+
+
+def _milliseconds(results: dict, name: str) -> str:
+    """The least and the most of all N."""
+    found = [
+        row["milliseconds_an_example_and_pass"] for row in results["rows"]
+        if (row["network"], row["way"]) == (name, "nfk")
+    ]  # fmt: skip
+    return f"{min(found):.1f} to {max(found):.1f} ms"
 
 
 def _seconds(row: dict) -> str:

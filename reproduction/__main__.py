@@ -9,7 +9,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from reproduction.experiments import ALIASES, EXPERIMENTS, Preset, Refused, chosen
+from reproduction.experiments import ALIASES, EXPERIMENTS, Preset, chosen
+from reproduction.refusal import Refused
 
 
 def main(
@@ -22,19 +23,22 @@ def main(
         preset: "smoke" (a minute), "cpu" (two cores, up to hours) or "paper" (the paper's size).
         plan: construct and plan every fit at that size, run it on a few images, and stop.
     """
-    console = Console()
     try:
-        meant = chosen(names, preset, plan)
-    except Refused as refused:
+        _run(chosen(names, preset, plan), preset, plan)
+    except (Refused, FileNotFoundError) as refused:  # also of data and weights, which say what to do
         print(refused, file=sys.stderr)
         return 2
+    return 0
+
+
+def _run(meant: list[str], preset: Preset, plan: bool) -> None:
+    console = Console()
     if not meant:
         console.print(_list())
     for name in meant if plan else ():
         EXPERIMENTS[name].rehearse(preset, console.print)
     for name in meant if not plan else ():
         console.print(f"{name}: {EXPERIMENTS[name].start(preset)}", highlight=False)
-    return 0
 
 
 def _list() -> Table:

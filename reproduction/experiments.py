@@ -12,12 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
+from reproduction.refusal import Refused
+
 Preset = Literal["smoke", "cpu", "paper"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
-
-
-class Refused(ValueError):
-    """An experiment that is not known, or not at that size: one sentence for the person who asked."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,10 @@ PAPER = {
     "likelihoods": "why likelihood models fall below their untrained networks",
     "likelihoods-others": "the same for larger ones that others trained",
 }
-PLANNED = ("pretrained", "lowrank", "linear-probe", "semi-supervised")  # whose fits can be planned and tried
+PLANNED = (  # whose fits can be planned and tried
+    "pretrained", "lowrank", "linear-probe", "semi-supervised", "distillation", "inversion", "top-images",
+    "likelihoods-others",
+)  # fmt: skip
 TASKS = {
     "probe": "linear probes against rank, beside activations and full Fisher vectors",
     "few_labels": "few labels, and a basis that was fitted without any",

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
+from reproduction.refusal import Refused
+
 Pixels = tuple[np.ndarray, np.ndarray]
 
 CIFAR_RECORD = 1 + 3 * 32 * 32
 
 
-def damaged(path: Path, what: str) -> ValueError:
-    return ValueError(f"{path} {what}: delete it and load again with download=True")
+def damaged(path: Path, what: str) -> Refused:
+    return Refused(f"{path} {what}: delete it and load again with download=True")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from nfk.atomic import write_atomically
+from reproduction.refusal import Refused
 
 SHIPPED = Path(__file__).parent / "trained"
 
@@ -46,7 +47,7 @@ def load(path: Path, network: Any) -> tuple[Any, dict[str, Any]]:
             tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
             facts = json.loads((archive.metadata() or {}).get("facts", "{}"))
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or no safetensors file ({error}): train again, or restore it") from error
+        raise Refused(f"{path} is damaged or no safetensors file ({error}): train again, or restore it") from error
     _check(tensors, _named(state_of(network)), path)
     return _filled(network, tensors), facts
 
@@ -55,9 +56,9 @@ def _check(found: dict[str, np.ndarray], wanted: dict[str, Any], path: Path) -> 
     for name in sorted(found.keys() | wanted.keys()):
         if name not in found or name not in wanted:
             place = "not in the file" if name in wanted else "not in this network"
-            raise ValueError(f"{path} holds the weights of another network: {name!r} is {place}; build the same one")
+            raise Refused(f"{path} holds the weights of another network: {name!r} is {place}; build the same one")
         if found[name].shape != np.shape(wanted[name]):
-            raise ValueError(
+            raise Refused(
                 f"{path} holds the weights of another network: {name!r} has shape {found[name].shape} in the file and "
                 f"{np.shape(wanted[name])} here; build the network with the same sizes"
             )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -31,7 +32,12 @@ def load(name: str, folder: Path = SHIPPED) -> Pretrained:
     path = folder / f"{name}.safetensors"
     if not path.is_file():
         raise FileNotFoundError(f"there are no weights {path}: train them with `python -m reproduction.own {name}`")
-    fill(found.module, load_file(path), name)
+    try:
+        tensors = load_file(path)
+    except SafetensorError as error:
+        said = f"{path} is damaged ({error}): restore it, or train it again with `python -m reproduction.own {name}`"
+        raise WeightsError(said) from error
+    fill(found.module, tensors, name)
     partner = found.network.partner
     return Pretrained(found.network, found.module, load(partner, folder) if partner else None)
 

@@ -7,7 +7,7 @@ The network is the VAE of `reproduction.families`; the pool is a part of MNIST's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ PARTS = ("all parameters", "decoder", "encoder")
 class Settings:
     pool: int = 1_000
     rank: int = 64
-    seeds: int = 3
+    seeds: int = 5
     draws: int = 16
 
 
@@ -39,12 +39,13 @@ PRESETS = {
     "cpu": Settings(),
     "paper": Settings(pool=10_000, draws=64),
 }
-SMALLER = ("One trained network; the spread is over three draws of noise and random halves of 1,000 test images.",)
+SMALLER = ("One trained network; the spread is over five draws of noise and random halves of 1,000 test images.",)
 ACCURACY = "test accuracy"
 
 
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
-    found = [ledger.once(f"seed {seed}", _measure, settings, seed) for seed in range(settings.seeds)]
+    about = replace(settings, seeds=0)  # more seeds leave those that are there as they are
+    found = [ledger.once(f"seed {seed}", _measure, about, seed) for seed in range(settings.seeds)]
     facts = dict(network="convolutional VAE", data="MNIST", pool=settings.pool, features=settings.rank)
     rows = [
         row(name, [one[name][metric] for one in found], metric=metric, **facts)

@@ -1,4 +1,4 @@
-"""Features of images by a critic that others trained: Fisher embeddings and activations; kept as they come.
+"""Features of images by a critic (or a VAE): Fisher embeddings and activations; kept as they come.
 
 An embedding is fitted on some training images, then applied to all of them in parts. What is finished is kept, and a
 second call goes on from there.
@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 import nfk
+from reproduction import own, pretrained
 from reproduction.data import Split
 from reproduction.data import load as load_images
-from reproduction.pretrained import Pretrained, load, untrained
+from reproduction.pretrained import Pretrained
 from reproduction.tasks.ledger import Ledger
 
 
@@ -49,11 +50,15 @@ class Fisher:
 
     @property
     def network(self) -> Pretrained:
-        return untrained(self.critic, self.seed + 1000) if self.state == "untrained" else load(self.critic)
+        home = own if self.critic in own.OWN else pretrained
+        return home.untrained(self.critic, self.seed + 1000) if self.state == "untrained" else home.load(self.critic)
 
     @property
     def model(self) -> nfk.Model:
+        """Of a VAE that of its bound, whose moments are over the images that it is fitted on."""
         network = self.network
+        if network.network.kind == "vae":
+            return network.model()
         over = "data" if network.generator is None else self.expectation
         return network.model(sigmoid=self.sigmoid, samples=self.samples, expectation=over)
 
@@ -105,7 +110,7 @@ def full_kernel(fisher: Fisher, ledger: Ledger, train: Split, few: Split, test: 
     """The exact kernel of the full Fisher vectors: "train" (n, n) of a few images, "test" (m, n)."""
 
     def make(_: Fisher, n: int, m: int) -> dict[str, np.ndarray]:
-        embedding, inputs = fitted(fisher, ledger, train), fisher.network.inputs
+        embedding, inputs = fitted(fisher, ledger, train).truncated(1), fisher.network.inputs  # its moments alone
         X, X_test = inputs(few.images), inputs(test.images)
         return {"train": embedding.gram(X, memory="4GB"), "test": embedding.gram(X_test, X, memory="4GB")}
 
@@ -138,3 +143,10 @@ def _maps(network: Pretrained, images: np.ndarray, batch: int = 500) -> Iterator
     finally:
         for handle in handles:
             handle.remove()
+
+
+def posterior_means(network: Pretrained, images: np.ndarray, batch: int = 500) -> np.ndarray:
+    """The latents of a VAE: the means of its posterior."""
+    inputs = torch.as_tensor(network.inputs(images))
+    with torch.no_grad():
+        return torch.cat([network.module.posterior(part)[0] for part in inputs.split(batch)]).numpy()

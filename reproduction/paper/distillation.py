@@ -8,7 +8,9 @@ on all 50,000 training images.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,17 @@ import nfk
 from nfk.tasks import embedding_targets, probe_by_rank
 from reproduction import figures
 from reproduction.data import Split, cifar10
-from reproduction.distillation.looking import look_at_all
+from reproduction.distillation.contents import held
+from reproduction.distillation.looking import look, look_at_all
 from reproduction.distillation.methods import METHODS, Weights, build
 from reproduction.distillation.teaching import Lessons, Lookers, Recipe, correct, taught
+from reproduction.paper.critics import few_inputs
+from reproduction.paper.rehearsal import Fit
 from reproduction.pretrained import Pretrained, load
 from reproduction.tasks.ledger import Ledger, Row, row
 
 TEACHER = "cifar10-wrn-16-2-a"
+Lend = Callable[[], Lessons]  # made when they are wanted
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,12 @@ SMALLER = (
 )
 
 
+def fits(settings: Settings) -> Iterator[Fit]:
+    """The teacher's basis."""
+    found = load(TEACHER)
+    yield Fit(f"{TEACHER}, rank {settings.rank}", found.model(), few_inputs(found), settings.fitted, settings.rank)
+
+
 @dataclass(frozen=True)
 class Teacher:
     """The settings that the teacher's embedding and outputs depend on: more seeds do not change them."""
@@ -79,11 +91,13 @@ class Teacher:
 
 
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
+    """What the teacher says of all images is computed only where a measurement still wants it."""
     found, train, test = load(TEACHER), *_examples(settings)
     about = Teacher(settings.images, settings.probed, settings.fitted, settings.rank, settings.memory)
-    told = ledger.arrays("teacher", _said, about, found, train, test)
-    lessons = _lessons(settings, found, train, told)
-    rows = _probes(ledger, settings, about, told, train, test, pictures)
+    told = cache(lambda: ledger.arrays("teacher", _said, about, ledger, found, train, test))
+    lessons = cache(lambda: _lessons(settings, found, train, told()))
+    rows = _contents(ledger, settings, about, found, train)
+    rows += _probes(ledger, settings, about, told, train, test, pictures)
     classroom = Classroom(ledger, settings, lessons, found, test)
     chosen = {name: classroom.weights(name) for name in settings.methods}
     return rows + classroom.trials() + classroom.students(chosen)
@@ -96,10 +110,19 @@ def _examples(settings: Settings) -> tuple[Split, Split]:
     return train.take(order[: settings.images]), test.take(slice(settings.tested))
 
 
-def _said(about: Teacher, found: Pretrained, train: Split, test: Split) -> dict[str, np.ndarray]:
+def _fitted(about: Teacher, ledger: Ledger, found: Pretrained, train: Split) -> nfk.Embedding:
+    """The teacher's basis; saved, and read again by a second call."""
+    folder, model = ledger.folder / f"teacher-{about.fitted}-{about.rank}", found.model()
+    if any(folder.glob("*.json")):
+        return nfk.load(folder, model)
+    inputs = found.inputs(train.images[: about.fitted])
+    return nfk.fit(model, inputs, about.rank, memory=about.memory, save=folder)
+
+
+def _said(about: Teacher, ledger: Ledger, found: Pretrained, train: Split, test: Split) -> dict[str, np.ndarray]:
     """The teacher's embedding, features and logits of both views; the embedding of test images."""
     views = [found.inputs(images) for images in (train.images, train.images[:, :, ::-1])]
-    embedding = nfk.fit(found.model(), views[0][: about.fitted], about.rank, memory=about.memory)
+    embedding = _fitted(about, ledger, found, train)
     outputs = [look_at_all(found.module, torch.as_tensor(view)) for view in views]
     return {
         "embedding": np.stack([embedding(view) for view in views]),
@@ -125,10 +148,35 @@ def _lessons(settings: Settings, found: Pretrained, train: Split, told: dict) ->
     return Lessons(torch.as_tensor(found.inputs(train.images)), torch.as_tensor(train.labels), signals)
 
 
+def _contents(ledger: Ledger, settings: Settings, about: Teacher, found: Pretrained, train: Split) -> list[Row]:
+    """How much of the teacher's features, logits and maps can be read from each target; over the basis's images."""
+    measure = lambda about, target: _read(settings, about, ledger, found, train)  # noqa: E731
+    made = ledger.once("what the targets hold", measure, about, settings.target)
+    facts = dict(data="CIFAR-10", role="what a target holds", images=about.fitted)
+    pairs = (pair.split(" -> ") for pair in made)
+    return [row(a, made[f"{a} -> {b}"], metric=f"R^2 of the teacher's {b}", **facts) for a, b in pairs]
+
+
+def _read(settings: Settings, about: Teacher, ledger: Ledger, found: Pretrained, train: Split) -> dict[str, Any]:
+    """ "target -> wanted": shares over five random halves."""
+    images = torch.as_tensor(found.inputs(train.images[: about.fitted]))
+    E, k = _fitted(about, ledger, found, train).training, settings.target
+    with torch.no_grad():
+        seen = [look(found.module.eval(), part, True) for part in images.split(250)]
+    features, logits = (torch.cat([getattr(one, part) for one in seen]).numpy() for part in ("features", "logits"))
+    maps = torch.cat([one.groups[1].flatten(1) for one in seen]).numpy()
+    targets = {
+        f"NFKD's target, {k} components": E[:, :k], f"PCA of the features, {k}": PCA(k).fit_transform(features),
+        "logits": logits, "labels": np.eye(10)[train.labels[: about.fitted]],
+    }  # fmt: skip
+    wanted = {"pooled features": features, "logits": logits, "maps that FitNet teaches": maps}
+    return {f"{a} -> {b}": [held(targets[a], wanted[b], seed) for seed in range(5)] for a in targets for b in wanted}
+
+
 class Classroom:
     """Trains students, once for each method, weight and seed, and keeps how many test images each has right."""
 
-    def __init__(self, ledger: Ledger, settings: Settings, lessons: Lessons, found: Pretrained, test: Split) -> None:
+    def __init__(self, ledger: Ledger, settings: Settings, lessons: Lend, found: Pretrained, test: Split) -> None:
         self.ledger, self.settings, self.lessons, self.teacher = ledger, settings, lessons, found.module
         self.lookers = Lookers.of(settings.compiled)
         self.cut = settings.images - settings.images // 5
@@ -138,9 +186,12 @@ class Classroom:
     def weights(self, name: str) -> Weights:
         """The best of those that the method tries, on held-out training images and one seed."""
         tried = build(name, self.settings.target).tried
-        part, held = (self.lessons.take(rows) for rows in (slice(self.cut), slice(self.cut, None)))
+        part, rest = (
+            (lambda: self.lessons().take(slice(self.cut))),
+            (lambda: self.lessons().take(slice(self.cut, None))),
+        )
         recipe = Recipe(self.settings.trial_epochs, compiled=self.settings.compiled)
-        scores = [self.score(f"held out, {name}", weights, part, held, recipe, 100) for weights in tried]
+        scores = [self.score(f"held out, {name}", weights, part, rest, recipe, 100, self.cut) for weights in tried]
         self.tried += [
             row(f"{name}, {weights.labels:g} labels + {weights.teacher:g} teacher", [score],
                 role="choice of the weight", metric="accuracy on held-out training images", **self.facts(recipe))
@@ -158,7 +209,8 @@ class Classroom:
             for name, weights in chosen.items():
                 if seed and name in self.settings.once:
                     continue
-                scores[name].append(self.score(f"student, {name}", weights, self.lessons, self.test, recipe, seed))
+                about = (self.lessons, lambda: self.test, recipe, seed, self.settings.images)
+                scores[name].append(self.score(f"student, {name}", weights, *about))
         return [
             row(name, values, role="student", metric="test accuracy", label_weight=chosen[name].labels,
                 teacher_weight=chosen[name].teacher, **self.facts(recipe))
@@ -168,7 +220,9 @@ class Classroom:
     def facts(self, recipe: Recipe) -> Row:
         return {"data": "CIFAR-10", "images": self.settings.images, "epochs": recipe.epochs, "parameters": 175_066}
 
-    def score(self, name: str, weights: Weights, lessons: Lessons, test: Lessons, recipe: Recipe, seed: int) -> float:
+    def score(
+        self, name: str, weights: Weights, lessons: Lend, test: Lend, recipe: Recipe, seed: int, examples: int
+    ) -> float:
         """Test accuracy of one student, nought where its training diverged."""
         full = f"{name}, {weights.labels:g} + {weights.teacher:g}, {recipe.epochs} epochs, seed {seed}"
         folder = self.ledger.folder / "checkpoints" / full.replace(" ", "-").replace(",", "")
@@ -177,24 +231,31 @@ class Classroom:
             torch.manual_seed(seed + 1)
             method = build(name.split(", ", 1)[1], self.settings.target)
             try:
-                student = taught(method, weights, lessons, self.teacher, recipe, seed, self.lookers, folder)
+                student = taught(method, weights, lessons(), self.teacher, recipe, seed, self.lookers, folder)
             except FloatingPointError:
                 return {"accuracy": 0.0, "diverged": True}
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-            return {"accuracy": float(correct(student, test.images, test.labels).mean()), "diverged": False}
+            right = correct(student, test().images, test().labels)
+            return {"accuracy": float(right.mean()), "diverged": False}
 
-        return self.ledger.once(full, measure, recipe, len(lessons.images), self.settings.target)["accuracy"]
+        return self.ledger.once(full, measure, recipe, examples, self.settings.target)["accuracy"]
 
 
 def _probes(
-    ledger: Ledger, settings: Settings, about: Teacher, told: dict, train: Split, test: Split, pictures: Path
+    ledger: Ledger,
+    settings: Settings,
+    about: Teacher,
+    told: Callable[[], dict],
+    train: Split,
+    test: Split,
+    pictures: Path,
 ) -> list[Row]:
     """The paper's figure: a linear probe of the teacher's embedding against k."""
     ranks, part = settings.ranks, test.take(slice(settings.probed))
 
     def measure(about: Teacher, ranks: tuple[int, ...]) -> dict[str, Any]:
-        made = probe_by_rank(told["embedding"][0], train.labels, told["tested"], part.labels, ranks)
+        made = probe_by_rank(told()["embedding"][0], train.labels, told()["tested"], part.labels, ranks)
         return {
             str(k): [getattr(result.accuracy, part) for part in ("value", "low", "high")] for k, result in made.items()
         }

@@ -6,8 +6,8 @@ Pixel error favours principal components by construction, so a classifier that o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ import nfk
 from nfk.tasks import invert, sharpness
 from reproduction import figures
 from reproduction.data import load as images_of
+from reproduction.paper.rehearsal import FEW, Fit
 from reproduction.pretrained import Pretrained, load
 from reproduction.pretrained.measuring import last_features
 from reproduction.tasks.features import flat
 from reproduction.tasks.ledger import Ledger, Row, row
 
 CRITICS = ("mnist-wgan-gp-critic", "mnist-gan-critic", "cifar10-dcgan-critic")
+SHOWN = "shown, "
 JUDGES = {"mnist": "mnist-lenet5", "cifar10": "cifar10-resnet20"}
 METRICS = {
     "r2": "R^2 of latents, held-out generated images", "agreement": "same class, real images",
@@ -55,25 +57,33 @@ SMALLER = (
 Judge = Callable[[np.ndarray], np.ndarray]
 
 
-def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
-    rows = []
+def fits(settings: Settings) -> Iterator[Fit]:
+    """The bases, over generated images."""
     for name in settings.critics:
-        found = [ledger.once(f"{name}, seed {seed}", _measure, settings, name, seed) for seed in range(settings.seeds)]
+        critic = load(name)
+        yield Fit(name, critic.model(), critic.sample(0, FEW), settings.generated, settings.rank)
+
+
+def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
+    rows, about = [], replace(settings, critics=(), seeds=0)
+    for name in settings.critics:
+        seeds = range(settings.seeds)
+        found = [ledger.arrays(f"{name}, seed {seed}", _measure, about, name, seed) for seed in seeds]
         facts = dict(network=name, data=name.split("-")[0], generated=settings.generated, features=settings.rank)
-        rows += [
-            row(method, [one[method][key] for one in found], metric=metric, **facts)
-            for method in found[0]
-            for key, metric in METRICS.items()
-            if key in found[0][method]
-        ]
-        shown = ledger.arrays(f"{name}, shown", lambda settings, name=name: _again(settings, name, 0)[1], settings)
+        for kept in (kept for kept in found[0] if not kept.startswith(SHOWN)):
+            method, key = kept.split(": ")
+            rows.append(row(method, [float(one[kept]) for one in found], metric=METRICS[key], **facts))
+        shown = {kept.removeprefix(SHOWN): images for kept, images in found[0].items() if kept.startswith(SHOWN)}
         title = f"{name}: real test images, and what comes back through the generator"
         figures.strips(shown, pictures / f"{name}.png", title)
     return rows
 
 
-def _measure(settings: Settings, name: str, seed: int) -> dict[str, Any]:
-    return _again(settings, name, seed)[0]
+def _measure(about: Settings, name: str, seed: int) -> dict[str, Any]:
+    """Numbers as "method: metric", and the first images that each method gives back."""
+    results, shown = _again(about, name, seed)
+    numbers = {f"{method}: {key}": value for method, found in results.items() for key, value in found.items()}
+    return numbers | {SHOWN + method: images for method, images in shown.items()}
 
 
 def _again(settings: Settings, name: str, seed: int) -> tuple[dict[str, dict[str, float]], dict[str, np.ndarray]]:

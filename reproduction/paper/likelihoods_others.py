@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from reproduction import figures
 from reproduction.data import mnist
 from reproduction.paper import raw
+from reproduction.paper.critics import few_inputs
 from reproduction.paper.likelihoods import shares, variants
+from reproduction.paper.rehearsal import Fit
 from reproduction.pretrained import load, untrained
 from reproduction.tasks.ledger import Ledger, Row, row
 
@@ -28,6 +31,13 @@ PRESETS = {
     "paper": Settings(pool=10_000),
 }
 SMALLER = ("One network of each kind, and five random halves of 400 test images, 200 labelled each time.",)
+
+
+def fits(settings: Settings) -> Iterator[Fit]:
+    """Their kernels, as fits of that rank."""
+    for name in settings.networks:
+        found = load(name)
+        yield Fit(name, found.model(), few_inputs(found), settings.pool, settings.rank)
 
 
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:

@@ -1,23 +1,25 @@
 """Table 1: linear probes of a CIFAR-10 critic's Fisher embedding, beside its activations and other features.
 
-The critics were trained by others. A basis is fitted on some training images without labels; then all training images
-are embedded, and a logistic regression learns from all their labels, its strength chosen on a tenth of them.
+The critics were trained by others, the VAE here. A basis is fitted on some training images without labels; then more of
+them are embedded, and a logistic regression learns from their labels, its strength chosen on a tenth of them. Two
+accuracies over the same test images are compared image by image: their difference has a narrower interval than either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.decomposition import PCA
 
-from nfk.tasks import Estimate, kernel_features, probe, proportion
+from nfk.tasks import Estimate, average, kernel_features, probe, proportion
 from reproduction import figures
 from reproduction.data import Split, load
-from reproduction.paper.critics import Fisher, activations, embedded, few_inputs, full_kernel
+from reproduction.paper.critics import Fisher, activations, embedded, few_inputs, full_kernel, posterior_means
 from reproduction.paper.rehearsal import Fit
 from reproduction.paper.runner import single
 from reproduction.pretrained import load as load_network
@@ -25,70 +27,88 @@ from reproduction.pretrained.measuring import last_features
 from reproduction.tasks.ledger import Ledger, Row
 
 Pair = tuple[np.ndarray, np.ndarray]
-COMPARED = "the embedding and the activations"
+COMPARED, DIFFERENCES = "the embedding and the activations", "differences"
+LAST, POOLED = "last layer, in full", "all layers, means"
 
 
 @dataclass(frozen=True)
 class Settings:
-    critics: tuple[tuple[str, int], ...] = (("cifar10-dcgan-critic", 10_000), ("cifar10-dcgan-critic-wide", 10_000))
+    networks: tuple[tuple[str, int, int], ...] = (  # labels, components
+        ("cifar10-dcgan-critic", 10_000, 512), ("cifar10-dcgan-critic-wide", 10_000, 256), ("cifar10-vae", 10_000, 256),
+    )  # fmt: skip
     all_labels: int = 50_000  # of the first critic, in the end
-    varied: str = "cifar10-dcgan-critic"  # of which everything else is varied
     supervised: str = "cifar10-wrn-16-2-a"
     fitted: int = 2_000  # images, without labels, that the basis is fitted on
-    rank: int = 512
     ranks: tuple[int, ...] = (64, 128, 256, 512)
-    used: int = 256  # components that are computed for all images
+    used: int = 256  # components, and principal ones, of what is varied
     test: int = 10_000
+    full: tuple[int, int] = (5_000, 3_000)  # labels and test images of the full Fisher vector
     varied_fitted: int = 1_000
     varied_samples: int = 2_048
-    few: int = 2_000  # labels of what is varied and of the full Fisher vector, and as many test images
+    few: int = 2_000  # labels of what is varied, and as many test images
     samples: int = 4_096
     strengths: tuple[float, ...] = (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0)  # of the probes, to choose from
 
 
 PRESETS = {
     "smoke": Settings(
-        critics=(("mnist-gan-critic", 80),), all_labels=120, varied="mnist-gan-critic", supervised="mnist-lenet5",
-        fitted=50, rank=16, ranks=(4, 16), used=16, test=60, varied_fitted=30, varied_samples=16, few=50, samples=16,
+        networks=(("mnist-gan-critic", 80, 16),), all_labels=120, supervised="mnist-lenet5",
+        fitted=50, ranks=(4, 16), used=16, test=60, full=(50, 40), varied_fitted=30, varied_samples=16, few=50,
+        samples=16,
     ),
     "cpu": Settings(),
     "paper": Settings(
-        critics=(("cifar10-dcgan-critic", 10_000), ("cifar10-dcgan-critic-wide", 50_000)), fitted=50_000, used=512,
-        varied_fitted=50_000, few=10_000,
+        networks=(("cifar10-dcgan-critic", 10_000, 512), ("cifar10-dcgan-critic-wide", 50_000, 512),
+                  ("cifar10-vae", 50_000, 512)),
+        fitted=50_000, full=(50_000, 10_000), varied_fitted=50_000, few=10_000,
     ),
 }  # fmt: skip
 SMALLER = (
     "The basis is fitted on 2,000 of the 50,000 training images, without labels. The first critic then embeds 10,000 "
-    "and all 50,000, the second (`-wide`, without a generator: its moments are over the data) 10,000; 256 components.",
-    "Rank 512 and the full Fisher vector are probed with 2,000 labels and 2,000 test images, through the exact kernel "
-    "of these images; smaller ranks and the activations stand beside them at that size.",
+    "and all 50,000 (there only ranks from 128 on and the last layer are probed), the second (`-wide`, without a "
+    "generator: its moments are over the data) and the VAE 10,000.",
+    "The full Fisher vector is probed with 5,000 labels and 3,000 test images, through the exact kernel of these "
+    "images; its leading components and the activations stand beside it at that size.",
     "What is varied one at a time has rank 256, a basis from 1,000 images, moments over 2,048 generated images, 2,000 "
     "labels and 2,000 test images; the same embedding, unvaried, stands first.",
-    "The paper's critic is an SN-DCGAN trained for long; these two are small DCGANs that others trained. One network "
+    "The paper's critic is an SN-DCGAN trained for long, and its VAE has 39 million parameters; these two critics are "
+    "small DCGANs that others trained, and the VAE (397,700 parameters, 6,000 steps) is trained here. One network "
     "each: intervals are over test images.",
 )
 
 
+@dataclass(frozen=True)
+class Probed:
+    """What the accuracy of a probe depends on, beside its name and the images in their order."""
+
+    source: str  # of the features
+    labels: int
+    tested: int
+    strengths: tuple[float, ...]
+
+
 def fits(settings: Settings) -> Iterator[Fit]:
     """The bases, as they are fitted."""
-    for critic, _ in settings.critics:
-        fisher = Fisher(critic, settings.rank, settings.fitted, samples=settings.samples)
-        yield Fit(f"{critic}, rank {fisher.rank}", fisher.model, few_inputs(fisher.network), fisher.fitted, fisher.rank)
+    for name, _, rank in settings.networks:
+        fisher = Fisher(name, rank, settings.fitted, samples=settings.samples)
+        yield Fit(f"{name}, rank {fisher.rank}", fisher.model, few_inputs(fisher.network), fisher.fitted, fisher.rank)
 
 
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
     """What is dear comes last."""
-    data = load_network(settings.varied).network.data
+    first, *others = settings.networks
+    data = load_network(first[0]).network.data
     train, test = (load(data, split) for split in ("train", "test"))
     task = Task(ledger, settings, data, train, test.take(slice(settings.test)))
-    (first, labels), *others = settings.critics
-    rows = []
-    for several in (task.compared(first, labels), task.in_full(), task.variations(), task.baselines()):
+    rows: list[Row] = []
+    parts = [task.compared(*first), task.baselines(), *(task.compared(*other) for other in others)]
+    for several in (
+        *parts,
+        task.in_full(),
+        task.variations(),
+        task.compared(first[0], settings.all_labels, first[2], brief=True),
+    ):
         for row in several:
-            rows.append(row)
-            yield row
-    for critic, labels in (*others, (first, settings.all_labels)):
-        for row in task.compared(critic, labels):
             rows.append(row)
             yield row
     _picture(rows, pictures)
@@ -96,7 +116,7 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Task:
-    """All measurements over the same images."""
+    """All measurements over the same images; `critic` is the first network, of which more is measured."""
 
     ledger: Ledger
     settings: Settings
@@ -104,10 +124,12 @@ class Task:
     train: Split
     test: Split
 
-    def fisher(self, critic: str) -> Fisher:
-        s = self.settings
-        rank = s.rank if critic == s.varied else s.used
-        return Fisher(critic, rank, s.fitted, self.data, s.samples, used=s.used)
+    @property
+    def critic(self) -> str:
+        return self.settings.networks[0][0]
+
+    def fisher(self, name: str, rank: int) -> Fisher:
+        return Fisher(name, rank, self.settings.fitted, self.data, self.settings.samples, used=rank)
 
     def pair(self, fisher: Fisher, labelled: int, tested: int) -> Pair:
         """Embeddings of the first training and the first test images."""
@@ -115,46 +137,64 @@ class Task:
         a, b = (embedded(fisher, self.ledger, self.train, part.images, name) for name, part in parts)
         return a, b
 
-    def row(self, method: str, pair: Any, **facts: Any) -> Row:
-        """A probe of the pair (or of the pair that is made when it is called), measured once; labels by its length."""
-        labelled, tested = facts["labels"], facts["tested"]
-        name = f"{facts['role']}, {facts['network']}: {method}, {labelled} labels, {tested} tested"
-        found = self.ledger.once(name, self._probe, self.settings, pair, labelled, tested)
+    def row(self, method: str, pair: Any, source: str = "", **facts: Any) -> Row:
+        """A probe of the pair (or of the pair that is made when it is called), measured once."""
+        about = Probed(source, facts["labels"], facts["tested"], self.settings.strengths)
+        name = f"{facts['role']}, {facts['network']}: {method}, {about.labels} labels, {about.tested} tested"
+        found = self.ledger.once(name, self._probe, about, pair)
         interval = Estimate(found["value"], found["low"], found["high"])
-        kept = {key: found[key] for key in ("features", "strength", "converged")}
+        kept = {key: found[key] for key in ("features", "strength", "held_out", "converged", "correct")}
         return single(method, interval, metric="test accuracy", **facts, **kept)
 
-    def _probe(self, _: Settings, pair: Any, labelled: int, tested: int) -> dict[str, Any]:
+    def _probe(self, about: Probed, pair: Any) -> dict[str, Any]:
         a, b = pair() if callable(pair) else pair
-        labels, test_labels = self.train.labels[:labelled], self.test.labels[:tested]
-        result = probe(a, labels, b, test_labels, strengths=self.settings.strengths)
+        labels, test_labels = self.train.labels[: about.labels], self.test.labels[: about.tested]
+        result = probe(a, labels, b, test_labels, strengths=about.strengths)
         return {
             "value": result.accuracy.value, "low": result.accuracy.low, "high": result.accuracy.high,
-            "features": result.features, "strength": result.strength, "converged": result.classifier.converged,
+            "features": result.features, "strength": result.strength, "held_out": result.held_out[result.strength],
+            "converged": result.classifier.converged, "correct": np.packbits(result.correct).tobytes().hex(),
         }  # fmt: skip
 
-    def compared(self, critic: str, labels: int) -> Iterator[Row]:
-        """The Fisher embedding against its rank, and the critic's activations."""
-        facts = dict(network=critic, labels=labels, tested=len(self.test), role=COMPARED)
-        a, b = self.pair(self.fisher(critic), labels, len(self.test))
-        for k in (k for k in self.settings.ranks if k <= a.shape[1]):
-            yield self.row(f"Fisher embedding, {k}", (a[:, :k], b[:, :k]), **facts)
-        seen = self.activations(critic, labels, len(self.test))
-        for name in seen[0]:
-            yield self.row(f"activations: {name}", (seen[0][name], seen[1][name]), **facts)
+    def compared(self, name: str, labels: int, rank: int, brief: bool = False) -> Iterator[Row]:
+        """The Fisher embedding against its rank, and the activations; then each rank against the best of these.
 
-    def activations(self, critic: str, labels: int, tested: int) -> list[dict[str, np.ndarray]]:
+        `brief` leaves out the smallest rank and all activations but the last layer's.
+        """
+        facts = dict(network=name, labels=labels, tested=len(self.test), role=COMPARED)
+        fisher = self.fisher(name, rank)
+        a, b = self.pair(fisher, labels, len(self.test))
+        ranks = [k for k in self.settings.ranks[brief:] if k <= rank]
+        ours = [self.row(f"Fisher embedding, {k}", (a[:, :k], b[:, :k]), fisher.name, **facts) for k in ranks]
+        seen = self.activations(name, labels, len(self.test))
+        layers = [LAST] if brief else list(seen[0])
+        theirs = [self.row(f"activations: {layer}", (seen[0][layer], seen[1][layer]), **facts) for layer in layers]
+        yield from map(_shown, ours + theirs)
+        few = self.settings.used
+        if not brief and seen[0].get(LAST, a).shape[1] > few:
+            pair = lambda: _principal(seen[0][LAST], seen[1][LAST], few)  # noqa: E731
+            as_many = self.row(f"activations: {LAST}, their PCA, {few}", pair, **facts)
+            yield _shown(as_many)
+            yield from _differences(ours, [as_many], facts)
+        for pooled in (row for row in theirs if row["method"].endswith(POOLED)):  # what the paper compares with
+            yield from _differences(ours, [pooled], facts)
+        yield from _differences(ours, theirs, facts)
+
+    def activations(self, name: str, labels: int, tested: int) -> list[dict[str, np.ndarray]]:
+        network = self.fisher(name, 1).network
         parts = (self.train.take(slice(labels)), self.test.take(slice(tested)))
-        return [activations(load_network(critic), part.images) for part in parts]
+        if network.network.kind == "vae":
+            return [{"means of the latents": posterior_means(network, part.images)} for part in parts]
+        return [activations(network, part.images) for part in parts]
 
     def baselines(self) -> Iterator[Row]:
         """Pixels, and a supervised network of the same images: its own accuracy, and a probe of its features."""
-        n, m = self.settings.critics[0][1], len(self.test)
+        n, m = self.settings.networks[0][1], len(self.test)
         facts = dict(labels=n, tested=m, role="other features")
         train = self.train.take(slice(n))
         flat = [part.images.reshape(len(part), -1) for part in (train, self.test)]
         rank = self.settings.used
-        yield self.row(f"PCA of the pixels, {rank}", lambda: _principal(*flat, rank), network="-", **facts)
+        yield _shown(self.row(f"PCA of the pixels, {rank}", lambda: _principal(*flat, rank), network="-", **facts))
         name = self.settings.supervised
 
         def features() -> Pair:
@@ -165,56 +205,65 @@ class Task:
         few = self.settings.few
         facts = dict(network=name, labels=few, tested=m, role="other features")
         train = train.take(slice(few))
-        yield self.row("last features of a supervised network", features, **facts)
-        found = self.ledger.once(f"{name}: itself", self._itself, self.settings, name)
+        yield _shown(self.row("last features of a supervised network", features, **facts))
+        found = self.ledger.once(f"{name}: itself", self._itself, Probed(name, 0, m, ()))
         interval = Estimate(found["value"], found["low"], found["high"])
         yield single("a supervised network itself", interval, metric="test accuracy", **facts)
 
-    def _itself(self, _: Settings, name: str) -> dict[str, float]:
-        network = load_network(name)
+    def _itself(self, about: Probed) -> dict[str, float]:
+        network = load_network(about.source)
         share = proportion(network.outputs(network.inputs(self.test.images)).argmax(1) == self.test.labels)
         return {"value": share.value, "low": share.low, "high": share.high}
 
+    @cached_property
+    def full(self) -> Pair:
+        """As many numbers as there are labels, whose inner products are those of the full Fisher vectors."""
+        n, m = self.settings.full
+        fisher = self.fisher(self.critic, self.settings.networks[0][2])
+        parts = (self.train.take(slice(n)), self.test.take(slice(m)))
+        kernel = full_kernel(fisher, self.ledger, self.train, *parts)
+        a, b = kernel_features(kernel["train"], kernel["test"])
+        return a, b
+
     def in_full(self) -> Iterator[Row]:
         """The full Fisher vector and its leading components through the exact kernel; activations beside it."""
-        critic, n = self.settings.varied, self.settings.few
-        facts = dict(network=critic, labels=n, tested=n, role="full Fisher vector")
+        n, m = self.settings.full
+        facts = dict(network=self.critic, labels=n, tested=m, role="full Fisher vector")
+        names = {f"Fisher embedding, {k}": k for k in self.settings.ranks} | {"full Fisher vector": n}
+        source = f"{self.settings.samples} generated"
+        ours = [self.row(name, lambda k=k: self._leading(k), source, **facts) for name, k in names.items()]
+        seen = self.activations(self.critic, n, m)
+        layers = [layer for layer in seen[0] if layer in (POOLED, LAST)]
+        theirs = [self.row(f"activations: {layer}", (seen[0][layer], seen[1][layer]), **facts) for layer in layers]
+        yield from map(_shown, ours + theirs)
+        yield from _differences(ours, theirs, facts)
+        yield from _differences(ours[:-1], ours[-1:], facts)
 
-        def full() -> Pair:
-            parts = (part.take(slice(n)) for part in (self.train, self.test))
-            kernel = full_kernel(self.fisher(critic), self.ledger, self.train, *parts)
-            a, b = kernel_features(kernel["train"], kernel["test"])
-            return a, b
-
-        def leading(k: int) -> Pair:
-            a, b = full()
-            return a[:, :k], b[:, :k]
-
-        for k in self.settings.ranks:
-            yield self.row(f"Fisher embedding, {k}", lambda k=k: leading(k), **facts)
-        yield self.row("full Fisher vector", full, **facts)
-        seen = self.activations(critic, n, n)
-        for name in ("all layers, means", "last layer, in full"):
-            yield self.row(f"activations: {name}", (seen[0][name], seen[1][name]), **facts)
+    def _leading(self, k: int) -> Pair:
+        return self.full[0][:, :k], self.full[1][:, :k]
 
     def variations(self) -> Iterator[Row]:
         """One thing at a time is varied, at a smaller size; the embedding without any variation comes first."""
         s = self.settings
-        plain = Fisher(s.varied, s.used, s.varied_fitted, self.data, s.varied_samples, used=s.used)
-        facts = dict(network=s.varied, labels=s.few, tested=s.few, role="one thing varied")
+        plain = Fisher(self.critic, s.used, s.varied_fitted, self.data, s.varied_samples, used=s.used)
+        facts = dict(network=self.critic, labels=s.few, tested=s.few, role="one thing varied")
         varied = {
             "Fisher embedding": plain, "score after the sigmoid": replace(plain, sigmoid=True),
             "moments over the data": replace(plain, expectation="data"),
             "untrained critic": replace(plain, state="untrained"),
             "random directions of the Fisher vector": replace(plain, state="projected"),
         }  # fmt: skip
-        for name, fisher in varied.items():
-            yield self.row(f"{name}, {s.used}", lambda fisher=fisher: self.pair(fisher, s.few, s.few), **facts)
-        yield self.row(f"mean with the mirror image, {s.used}", lambda: self._mirrored(plain), **facts)
-        yield self.row(f"each component to variance one, {s.used}", lambda: self._whitened(plain), **facts)
-        seen, name = self.activations(s.varied, s.few, s.few), "last layer, in full"
-        pair = lambda: _principal(seen[0][name], seen[1][name], s.used)  # noqa: E731
-        yield self.row(f"activations: {name}, their PCA, {s.used}", pair, **facts)
+        made = [
+            self.row(f"{name}, {s.used}", lambda one=one: self.pair(one, s.few, s.few), one.name, **facts)
+            for name, one in varied.items()
+        ]
+        made.append(self.row(f"mean with the mirror image, {s.used}", lambda: self._mirrored(plain), **facts))
+        made.append(self.row(f"each component to variance one, {s.used}", lambda: self._whitened(plain), **facts))
+        seen = self.activations(self.critic, s.few, s.few)
+        pair = lambda: _principal(seen[0][LAST], seen[1][LAST], s.used)  # noqa: E731
+        made.append(self.row(f"activations: {LAST}, their PCA, {s.used}", pair, **facts))
+        yield from map(_shown, made)
+        yield from _differences(made[1:], made[:1], facts)
 
     def _mirrored(self, fisher: Fisher) -> Pair:
         """The mean of an image's embedding and its mirror image's, both in training and in the test."""
@@ -232,6 +281,21 @@ class Task:
         return a / a.std(0), b / a.std(0)
 
 
+def _shown(row: Row) -> Row:
+    """Without the single images, which the ledger keeps."""
+    return {key: value for key, value in row.items() if key != "correct"}
+
+
+def _differences(ours: list[Row], theirs: list[Row], facts: Row) -> Iterator[Row]:
+    """Each of ours less the best of theirs, image by image; the best on held-out training images, not in the test."""
+    best = max(theirs, key=lambda row: row["held_out"])
+    for row in ours:
+        a, b = (np.unpackbits(np.frombuffer(bytes.fromhex(one["correct"]), np.uint8)) for one in (row, best))
+        each = np.subtract(a, b, dtype=np.int8)[: facts["tested"]]
+        about = facts | {"role": DIFFERENCES, "of": facts["role"], "less": best["method"]}
+        yield single(row["method"], average(each), metric="difference of test accuracies", **about)
+
+
 def _principal(a: np.ndarray, b: np.ndarray, rank: int) -> Pair:
     fitted = PCA(min(rank, *a.shape), random_state=0, svd_solver="randomized").fit(a)
     return fitted.transform(a), fitted.transform(b)
@@ -240,7 +304,7 @@ def _principal(a: np.ndarray, b: np.ndarray, rank: int) -> Pair:
 def _picture(rows: list[Row], pictures: Path) -> None:
     """Accuracy against k with its interval, and the best activations with as many labels as levels."""
     lines, levels = {}, {}
-    several = [row for row in rows if row["role"] == COMPARED]
+    several = [row for row in rows if row["role"] == COMPARED and "PCA" not in row["method"]]
     for critic, labels in dict.fromkeys((row["network"], row["labels"]) for row in several):
         mine = [row for row in several if (row["network"], row["labels"]) == (critic, labels)]
         ours = [row for row in mine if row["method"].startswith("Fisher")]
@@ -248,9 +312,9 @@ def _picture(rows: list[Row], pictures: Path) -> None:
         half = [50 * (row["high"] - row["low"]) for row in ours]
         ranks = [int(row["method"].split(", ")[1]) for row in ours]
         lines[f"Fisher embedding ({name})"] = (ranks, [100 * row["value"] for row in ours], half)
-        best = max((row for row in mine if row["method"].startswith("activations")), key=lambda row: row["value"])
+        best = max((row for row in mine if row["method"].startswith("activations")), key=lambda row: row["held_out"])
         levels[f"{best['method']} ({name})"] = 100 * best["value"]
     figures.curves(
-        lines, pictures / "accuracy.png", "Linear probes of critics that others trained",
+        lines, pictures / "accuracy.png", "Linear probes on CIFAR-10",
         "components k of the Fisher embedding", "test accuracy, %", levels, logarithmic=True,
     )  # fmt: skip

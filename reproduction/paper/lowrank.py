@@ -32,6 +32,7 @@ from reproduction.tasks.ledger import Ledger, Row, row
 from reproduction.training import train_classifier
 
 OWN, DENSE, LENET = "DCGAN of 16,871 parameters", "dense, 784-70-70", "LeNet-5"
+THEIRS = "mnist-lenet5"  # that others trained
 CONDITIONS: dict[str, dict[str, Any]] = {  # what each varies of the first
     "real rows, moments over generated images": {},
     "moments over the data": {"moments": "data"},
@@ -54,19 +55,19 @@ class Settings:
     learnt: int = 10_000  # images that LeNet-5 and the dense network learn from
     epochs: int = 3
     ks: tuple[int, ...] = (1, 10, 100)
-    rank: int = 100
     seeds: int = 3
 
 
 PRESETS = {
     "smoke": Settings(own=(), critics=("mnist-gan-critic",), rows=24, samples=16, classifier_rows=0, ks=(1, 10),
-                      rank=10, seeds=1),
+                      seeds=1),
     "cpu": Settings(), "paper": Settings(rows=10_000, samples=4_096, classifier_rows=10_000, learnt=60_000, epochs=20),
 }  # fmt: skip
 SMALLER = (
     "Our own critic of 16,871 parameters has N = 4,000 rows under all conditions, and 10,000 under the first two, with "
     "one seed. The critics that others trained (134,721 to 692,065 parameters) have 1,000 rows, those of CIFAR-10 500, "
-    "and moments over 1,024 generated images; the classifiers have 2,000 rows. Shares fall with N.",
+    "and moments over 1,024 generated images; the classifiers have 2,000 rows (`mnist-lenet5` is the one that others "
+    "trained, its seeds are draws of the rows). Shares fall with N.",
     "A trained critic is one network: its seeds are draws of the rows and of the generated images. Untrained ones have "
     "a seed of their own each, and so do LeNet-5 and the dense network. Generated rows and the sigmoid have one seed "
     "for the critics that others trained.",
@@ -75,20 +76,20 @@ SMALLER = (
 
 @dataclass(frozen=True)
 class Measured:
-    """A network in one state over one condition, all seeds: shares by (shift, of) and seed, up to `rank`."""
+    """A network in one state over one condition, all seeds: shares by (shift, of) and seed, at every k."""
 
     network: str
     state: str
     condition: str
     rows: int
-    found: list[dict[str, np.ndarray]]
+    found: list[dict[str, Any]]
 
 
 def fits(settings: Settings) -> Iterator[Fit]:
     """The kernels of the trained critics, as fits of that rank."""
     for name in settings.critics:
         model, X = Others(name, settings.samples).prepared(32, "trained", 0, {})
-        yield Fit(name, model, X, settings.rows, settings.rank)
+        yield Fit(name, model, X, settings.rows, max(settings.ks))
 
 
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
@@ -117,17 +118,18 @@ def _critics(
             seeds = range(settings.seeds if several else 1)
             for state in ("trained", "untrained"):
                 name = f"{subject.name}, {rows} rows, {state}, {condition}"
-                arguments = (_shares, settings, subject, rows, state, condition)
-                made = [ledger.arrays(f"{name}, {seed}", *arguments, seed) for seed in seeds]
+                arguments = (_shares, Asked(settings.ks, subject.samples), subject, rows, state, condition)
+                made = [ledger.once(f"{name}, {seed}", *arguments, seed) for seed in seeds]
                 yield Measured(subject.name, state, condition, rows, made)
 
 
 def _classifiers(ledger: Ledger, settings: Settings) -> Iterator[Measured]:
-    for name in (LENET, DENSE) if settings.classifier_rows else ():
-        both = [ledger.arrays(f"{name}, {seed}", _classifier, settings, name, seed) for seed in range(settings.seeds)]
+    about = Learning(settings.ks, settings.classifier_rows, settings.learnt, settings.epochs)
+    for name in (LENET, DENSE, THEIRS) if settings.classifier_rows else ():
+        make = _classifier_of_others if name == THEIRS else _classifier
+        both = [ledger.once(f"{name}, {seed}", make, about, name, seed) for seed in range(settings.seeds)]
         for state in ("trained", "untrained"):
-            made = [{key: one[key] for key in one if key.startswith(state)} for one in both]
-            several = [_unprefixed(one, state) for one in made]
+            several = [one[state] for one in both]
             yield Measured(name, state, "classifier", settings.classifier_rows, several)
 
 
@@ -146,10 +148,29 @@ def _subjects(settings: Settings) -> Iterator[tuple[Subject, int, tuple[str, ...
         yield other, settings.rows // 2 if large else settings.rows, other.conditions
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What the shares of a critic depend on, beside their name."""
+
+    ks: tuple[int, ...]
+    samples: int
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The same for a classifier that is trained for it."""
+
+    ks: tuple[int, ...]
+    rows: int
+    learnt: int
+    epochs: int
+
+
 class Subject(Protocol):
     """A critic in two states, and the images that it is asked about."""
 
     name: str
+    samples: int
     conditions: tuple[str, ...]
 
     def prepared(self, rows: int, state: str, seed: int, varied: dict[str, Any]) -> tuple[nfk.Model, np.ndarray]:
@@ -204,68 +225,61 @@ def _untrained_pair(name: str, seed: int) -> Pretrained:
     return Pretrained(made.network, made.module, untrained(partner, seed) if partner else None)
 
 
-def _shares(
-    settings: Settings, subject: Subject, rows: int, state: str, condition: str, seed: int
-) -> dict[str, np.ndarray]:
+def _shares(about: Asked, subject: Subject, rows: int, state: str, condition: str, seed: int) -> dict[str, Any]:
     model, X = subject.prepared(rows, state, seed, CONDITIONS[condition])
-    return shares(model, X, settings.rank, seed)
+    return shares(model, X, about.ks, seed)
 
 
-def shares(model: nfk.Model, X: np.ndarray, rank: int, seed: int) -> dict[str, np.ndarray]:
-    """Cumulative shares up to `rank` with and without the shift, of variance and of squares; the share of the shift."""
+def shares(model: nfk.Model, X: np.ndarray, ks: tuple[int, ...], seed: int) -> dict[str, Any]:
+    """Shares of the first k with and without the shift, of variance and of squares; the share of the shift."""
     seen = X if model.expectation == "data" else X[:2]  # what the moments need: all rows, or none of them
     K = nfk.fit(model, seen, 1, key=seed, tol=0.5, memory="4GB").gram(X, memory="4GB")
-    made = {}
-    for shift in (True, False):
-        found = kernel_spectrum(K, rank, shift=shift)
-        where = "in" if shift else "out"
-        made[f"shift {where}, variance"] = found.cumulative
-        made[f"shift {where}, squares"] = found.cumulative_squares
-    trace = float(np.trace(K, dtype=np.float64))
-    made["shift"] = np.array(K.mean(dtype=np.float64) * len(K) / trace)
+    made: dict[str, Any] = {"shift": float(K.mean(dtype=np.float64) * len(K) / np.trace(K, dtype=np.float64))}
+    for shift, where in ((True, "in"), (False, "out")):
+        found = kernel_spectrum(K, max(ks), shift=shift)
+        made[f"shift {where}, variance"] = [float(found.cumulative[k - 1]) for k in ks]
+        made[f"shift {where}, squares"] = [float(found.cumulative_squares[k - 1]) for k in ks]
     return made
 
 
-def _classifier(settings: Settings, name: str, seed: int) -> dict[str, np.ndarray]:
+def _classifier(about: Learning, name: str, seed: int) -> dict[str, Any]:
     """Before and after a short training; moments over the rows, as for every classifier."""
     rngs = nnx.Rngs(seed)
     network = LeNet5(10, rngs=rngs) if name == LENET else MLP(hidden=70, classes=10, rngs=rngs)
-    X = draw(load("mnist", "test"), settings.classifier_rows, seed).images
-    before = shares(nfk.classifier(*nfk.from_nnx(network)), X, settings.rank, seed)
-    learnt = draw(load("mnist", "train"), settings.learnt, seed)
-    train_classifier(network, learnt, epochs=settings.epochs, seed=seed)
-    after = shares(nfk.classifier(*nfk.from_nnx(network)), X, settings.rank, seed)
-    return {f"untrained {key}": value for key, value in before.items()} | {
-        f"trained {key}": value for key, value in after.items()
-    }
+    X = draw(load("mnist", "test"), about.rows, seed).images
+    before = shares(nfk.classifier(*nfk.from_nnx(network)), X, about.ks, seed)
+    train_classifier(network, draw(load("mnist", "train"), about.learnt, seed), epochs=about.epochs, seed=seed)
+    return {"trained": shares(nfk.classifier(*nfk.from_nnx(network)), X, about.ks, seed), "untrained": before}
 
 
-def _unprefixed(found: dict[str, np.ndarray], state: str) -> dict[str, np.ndarray]:
-    return {key.removeprefix(f"{state} "): value for key, value in found.items()}
+def _classifier_of_others(about: Learning, name: str, seed: int) -> dict[str, Any]:
+    images = draw(load("mnist", "test"), about.rows, seed).images
+    networks = {"trained": load_network(name), "untrained": untrained(name, seed + 1000)}
+    return {state: shares(one.model(), one.inputs(images), about.ks, seed) for state, one in networks.items()}
 
 
 def _rows(one: Measured, settings: Settings) -> Iterator[Row]:
     facts = dict(network=one.network, state=one.state, condition=one.condition, rows=one.rows)
     for kind in (key for key in one.found[0] if key != "shift"):
         shift, of = kind.split(", ")
-        for k in settings.ks:
-            values = [float(found[kind][k - 1]) for found in one.found]
+        for place, k in enumerate(settings.ks):
+            values = [found[kind][place] for found in one.found]
             yield row(f"{one.network}, {one.state}", values, metric=f"share of the {of}, k = {k}", k=k, of=of,
                       shift=shift.removeprefix("shift "), **facts)  # fmt: skip
-    values = [float(found["shift"]) for found in one.found]
+    values = [found["shift"] for found in one.found]
     yield row(f"{one.network}, {one.state}", values, metric="share of the shift in the variance", **facts)
 
 
 def _picture(several: list[Measured], settings: Settings, pictures: Path) -> None:
     """Shares against k for every network, trained and untrained: of the variance and of the squares, shift out."""
-    across = np.arange(1, settings.rank + 1)
+    condition = several[0].condition
     for of in ("variance", "squares"):
         lines = {
-            f"{one.network}, {one.state}": (
-                across, 100 * np.mean([found[f"shift out, {of}"] for found in one.found], axis=0)
+            f"{one.network}, {one.state}, {one.rows:,} rows": (
+                settings.ks, 100 * np.mean([found[f"shift out, {of}"] for found in one.found], axis=0)
             )
             for one in several
         }  # fmt: skip
-        condition = several[0].condition
         name = f"{condition.replace(',', '').replace(' ', '-')}-{of}.png"
-        figures.spectra(lines, pictures / name, f"Share of the {of} ({condition}; without the common shift)")
+        title = f"Share of the {of} ({condition}; without the common shift)"
+        figures.curves(lines, pictures / name, title, "components k", f"share of the {of}, %", logarithmic=True)

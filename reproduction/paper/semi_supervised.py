@@ -19,6 +19,7 @@ from reproduction import figures
 from reproduction.data import Split, load
 from reproduction.paper.critics import Fisher, activations, embedded, few_inputs
 from reproduction.paper.rehearsal import Fit
+from reproduction.pretrained import NETWORKS
 from reproduction.pretrained import load as load_network
 from reproduction.tasks.ledger import Ledger, Row, row
 
@@ -27,7 +28,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Settings:
-    sets: tuple[tuple[str, int, int], ...] = (("cifar10", 10_000, 10_000), ("svhn", 7_000, 2_000))  # images
+    sets: tuple[tuple[str, int, int], ...] = (("cifar10", 10_000, 10_000), ("svhn", 10_000, 5_000))  # images
     critic: str = "cifar10-dcgan-critic"
     rank: int = 512
     used: int = 256  # components that the classifier sees
@@ -45,8 +46,8 @@ PRESETS = {
     "paper": Settings(sets=(("cifar10", 50_000, 10_000), ("svhn", 73_257, 26_032)), fitted=50_000),
 }  # fmt: skip
 SMALLER = (
-    "The basis is fitted on 2,000 images without labels (CIFAR-10) or 1,000 (SVHN). Labels are drawn among the first "
-    "10,000 training images of CIFAR-10 and the first 7,000 of SVHN; 10,000 and 2,000 test images.",
+    "The basis is fitted on 2,000 images without labels (the paper: all). Labels are drawn among the first 10,000 "
+    "training images; 10,000 test images of CIFAR-10, the first 5,000 of SVHN.",
     "SVHN has a critic that was trained on CIFAR-10, not on SVHN; its basis is fitted on SVHN images.",
     "The paper compares with semi-supervised networks (MixMatch and others), which train on the images without labels; "
     "here are features of the same critic instead.",
@@ -80,7 +81,8 @@ def _sets(
     fisher = _fisher(settings, data)
 
     def ours() -> Pair:
-        a, b = (embedded(fisher, shared, train, part.images, name) for name, part in (("train", train), ("test", test)))
+        parts = (("train", train), ("test", test))
+        a, b = (embedded(fisher, shared, train, part.images, name)[:, : settings.used] for name, part in parts)
         return a, b
 
     def theirs(kind: str) -> Pair:
@@ -95,9 +97,21 @@ def _sets(
 
 
 def _fisher(settings: Settings, data: str) -> Fisher:
-    if data == "svhn":  # another basis, with what is needed alone
-        return Fisher(settings.critic, settings.used, settings.fitted // 2, data, settings.samples, used=settings.used)
-    return Fisher(settings.critic, settings.rank, settings.fitted, data, settings.samples, used=settings.used)
+    """Of the critic's own images the basis that `linear-probe` has; of others one with what is needed alone."""
+    own = NETWORKS[settings.critic].data == data
+    rank = settings.rank if own else settings.used
+    return Fisher(settings.critic, rank, settings.fitted, data, settings.samples, used=rank)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What an accuracy depends on, beside its name: the draws, and where features and labels come from."""
+
+    draws: int
+    strengths: tuple[float, ...]
+    source: str
+    images: int
+    tested: int
 
 
 def _principal(train: Split, test: Split, rank: int) -> Pair:
@@ -112,19 +126,19 @@ def _rows(
 ) -> list[Row]:  # fmt: skip
     """A row for each budget; the features are made only where something is still to be measured."""
     kept: dict[str, Pair] = {}
+    source = _fisher(settings, data).name if method.startswith("Fisher") else method
+    about = Drawn(settings.draws, settings.strengths, source, len(train), len(test))
 
-    def measure(settings: Settings, data: str, budget: int) -> dict[str, Any]:
+    def measure(about: Drawn, budget: int) -> dict[str, Any]:
         if not kept:
             kept["features"] = features()
         a, b = kept["features"]
-        (found,) = few_labels(
-            a, train.labels, b, test.labels, (budget,), seeds=settings.draws, strengths=settings.strengths
-        )
+        (found,) = few_labels(a, train.labels, b, test.labels, (budget,), seeds=about.draws, strengths=about.strengths)
         return {"values": list(found.accuracy.values), "strengths": list(found.strengths), "features": a.shape[1]}
 
     made = []
     for budget in settings.budgets:
-        found = ledger.once(f"{data}, {network}: {method}, {budget} labels", measure, settings, data, budget)
+        found = ledger.once(f"{data}, {network}: {method}, {budget} labels", measure, about, budget)
         facts = {key: found[key] for key in ("strengths", "features")}
         made.append(
             row(method, found["values"], metric="test accuracy", network=network, data=data, labels=budget,

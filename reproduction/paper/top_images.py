@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import nfk
 from nfk.tasks import Estimate, proportion
 from reproduction import figures
 from reproduction.data import load as images_of
+from reproduction.paper.critics import few_inputs
+from reproduction.paper.rehearsal import Fit
 from reproduction.paper.runner import single
 from reproduction.pretrained import load
 from reproduction.tasks.ledger import Ledger, Row
@@ -36,6 +39,17 @@ PRESETS = {
 }
 SMALLER = ("The basis comes from 1,000 training images, and the ends are looked for among 3,000.",)
 METRIC = "share of the most frequent class among the images at one end"
+
+
+def fits(settings: Settings) -> Iterator[Fit]:
+    """The bases, with either kind of moments."""
+    for name in settings.critics:
+        critic = load(name)
+        for over in ("data", "model"):
+            model = critic.model(expectation=over)
+            yield Fit(
+                f"{name}, moments over the {over}", model, few_inputs(critic), settings.fitted, settings.components
+            )
 
 
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:

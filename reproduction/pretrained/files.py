@@ -17,12 +17,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from reproduction.download import difference, fetch
+from reproduction.refusal import Refused
 from reproduction.sources import cache_folder, data_folder
 
 Tensors = dict[str, torch.Tensor]
 
 
-class WeightsError(ValueError):
+class WeightsError(Refused):
     """Weights that are damaged, or those of another network: one sentence for the person who asked."""
 
 
