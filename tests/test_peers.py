@@ -105,7 +105,7 @@ def test_the_script_agrees_with_the_oracle_kept_and_in_tiles(rows, monkeypatch):
     from benchmarks.peers.measure import Stopwatch
 
     job = tiny_critic()
-    monkeypatch.setattr(script, "free_bytes", lambda: 2 * 4 * job.parameters * rows + 8)
+    monkeypatch.setattr(script, "free_bytes", lambda: 1.5 * 4 * job.parameters * rows + 8)
     monkeypatch.setattr(script, "SMALLEST", 4)
     monkeypatch.setattr(script_tiles, "FEW", 1)
     answer = script.prepare(job)(Stopwatch())

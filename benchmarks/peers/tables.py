@@ -16,7 +16,7 @@ JOB = ("network", "kernel", "condition")
 SIZE = ("examples", "rank")
 TARGETS = (1e-3, 1e-6)
 FLOOR = "floor"
-HALF_OF_MEMORY = 0.5
+MEMORY = 2 / 3
 
 
 NOT_YET = "Not measured yet: `python -m benchmarks.peers`.\n"
@@ -138,7 +138,7 @@ def floors(cells: list[Row], environment: dict) -> list[Row]:
     """For each job with both floors measured: one plain batch gradient per example and needed pass, and the products.
 
     The smaller of N^2 P (a symmetric update) and 4 N P (3 k + 16) operations, at the rate of sgemm in the same run. Two
-    passes are needed where N x P float32 numbers do not fit in half of the memory, else one; samples count once.
+    passes are needed where N x P float32 numbers do not fit in two thirds of the memory, else one; samples count once.
     """
     found = []
     for cell in cells:
@@ -148,7 +148,7 @@ def floors(cells: list[Row], environment: dict) -> list[Row]:
         jax = [other for other in same if other["contestant"] == "floor-jax" and other["status"] == "done"]
         gradient = min(_fact(each, "gradient_seconds") for each in (cell, *jax))
         N, P, k = cell["examples"], cell["parameters"], cell["rank"]
-        passes = 1 if HALF_OF_MEMORY * environment["memory_bytes"] >= 4 * N * P else 2
+        passes = 1 if MEMORY * environment["memory_bytes"] >= 4 * N * P else 2
         samples = 256 if cell["network"] == "critic" and cell["kernel"] == "fisher" else 0
         work = min(N * N * P, 4 * N * P * (3 * k + 16)) / _fact(cell, "flop_per_second")
         seconds = gradient * (passes * N + samples) + work

@@ -125,7 +125,7 @@ class Embedding(Shown):
         Args:
             X: examples like those of the fit: an array, a pytree of arrays, or anything with a length and slices.
             memory: a budget for what is held beside the basis and the data ("500MB"): a chunk of gradients, of at
-                most 256 rows or 1 GB. Half of what is free by default.
+                most 256 rows or 1 GB. Two thirds of what is free by default.
             progress: a bar on standard error: always, never, or (None) when it is a terminal.
         """
         if len(Examples(X)) == 0:
@@ -178,7 +178,7 @@ class Embedding(Shown):
         Args:
             X: examples like those of the fit.
             Y: examples too; X itself by default.
-            memory: a budget for the kernel, a tile of X and a chunk of Y. Half of what is free by default.
+            memory: a budget for the kernel, a tile of X and a chunk of Y. Two thirds of what is free by default.
             progress: a bar on standard error: always, never, or (None) when it is a terminal.
         """
         first = self._checked(X)

@@ -71,7 +71,7 @@ def plan(
         engine: "gradients" or "products"; None lets the plan choose, here and below.
         side: iterate on blocks of the "parameters" or of the "examples".
         keep: keep all gradients in memory (True) or on disk ("disk"), or compute them again in each pass (False).
-        memory: the budget: bytes, "500MB", "4GB"; half of what is free by default.
+        memory: the budget: bytes, "500MB", "4GB"; two thirds of what is free by default.
         scratch: a folder on disk for what does not fit in memory, False for none.
         basis: store the basis of a search as it is ("full"), or in half of the memory ("bfloat16").
         oversamples: columns beyond the rank that are carried along.
@@ -124,7 +124,7 @@ def fit(
         engine: "gradients" (per-example gradients and matrix products) or "products" (JVPs and VJPs).
         side: iterate on blocks of the "parameters" or of the "examples".
         keep: keep all gradients in memory (True) or on disk ("disk"), or compute them again in each pass (False).
-        memory: a budget that is kept: bytes, "500MB", "4GB"; half of what is free by default.
+        memory: a budget that is kept: bytes, "500MB", "4GB"; two thirds of what is free by default.
         scratch: a folder for what does not fit in memory, where the plan finds that the disk is faster than computing
             again. At the most half of what is free in the system's folder for temporary files by default; False for
             nothing on disk. Files there have no name: nothing is left behind, however the fit ends.

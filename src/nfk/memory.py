@@ -12,9 +12,9 @@ from pathlib import Path
 
 
 def parse_memory(memory: int | str | None, free_bytes: Callable[[], int]) -> int:
-    """Bytes; from a number, from text such as "4GB", or half of what is free."""
+    """Bytes; from a number, from text such as "4GB", or two thirds of what is free."""
     if memory is None:
-        return free_bytes() // 2
+        return 2 * free_bytes() // 3
     if isinstance(memory, (int, float)) and not isinstance(memory, bool) and memory > 0:
         return int(memory)
     match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)i?B?\s*", str(memory), re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""matfree's Golub-Kahan-Lanczos on V: on kept gradients where they fit in half of the memory, else by JVP and VJP."""
+"""matfree's Golub-Kahan-Lanczos on V: on kept gradients where two copies fit in two thirds of the memory, else by JVPs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The script that a good PyTorch engineer writes: per-example gradients in one array, Gram matrix, eigh, basis.
 
-Where they do not fit in half of the memory, `script_tiles` keeps a tile of rows at a time.
+Where they do not fit in two thirds of the memory, `script_tiles` keeps a tile of rows at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def prepare(job: Job) -> Callable[[Stopwatch], Answer]:
     batch, rank, damping = BATCH.get(job.settings.network, 64), job.settings.rank, job.settings.damping
     fisher_kernel, centred = job.kernel_is_fisher, job.settings.centred
     N, P = len(X), job.parameters
-    rows = min(N, int(free_bytes() / 2 / (4 * P)))
+    rows = min(N, int(free_bytes() * 2 / 3 / (4 * P)))
 
     def kept(watch: Stopwatch) -> tuple[Tensor, Tensor]:
         """Eigenvalues and basis with all gradients in memory."""

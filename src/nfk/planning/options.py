@@ -26,7 +26,7 @@ class Options:
     """How to run. None leaves the choice to the plan; none of these but `tol` and `max_steps` changes the answer.
 
     `memory` bounds all that is allocated beyond the data, the parameters and the runtime itself: bytes, text such as
-    "4GB", or half of what is free in `space`, where tall blocks live. `scratch` is a folder for what does not fit
+    "4GB", or two thirds of what is free in `space`, where tall blocks live. `scratch` is a folder for what does not fit
     there; half of what is free in the system's folder for temporary files by default, False for nothing on disk.
     `basis` is how a Krylov search stores its basis: as it is, or rounded to bfloat16.
     """
