@@ -10,7 +10,6 @@ from functools import cached_property
 import jax
 
 from nfk import identity
-from nfk.memory import give_back
 from nfk.model import Model
 from nfk.operator.factors import FactorOperator
 from nfk.operator.gradients import GradientOperator
@@ -59,8 +58,6 @@ class Assembly:
             known = self._take_moments(stream, filled)
         elif filled is not None:
             self._fill(filled, stream)
-        if self.plan.way.reads:  # the network is at rest from here on
-            give_back()
         return self._operator(stream, known[0], kept, shelf), known
 
     def _operator(self, stream: GradientStream, moments: Moments, kept: Store | None, shelf: Shelf | None) -> Operator:

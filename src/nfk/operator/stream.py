@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from nfk.layout import Layout
+from nfk.memory import give_back
 from nfk.model import Differentiator
 from nfk.progress import Reporter
 from nfk.ranges import Ranges
@@ -50,6 +51,8 @@ class GradientStream:
         return Ranges.of(len(self.examples), self.space.parts, self.outputs)
 
     def begin_pass(self, start: int = 0) -> None:
+        """What the compiler and the pass before have freed is not kept beside what this one needs."""
+        give_back()
         self.reporter.begin_pass(len(self.examples) - start * self.space.parts)
 
     def advance(self, examples: int) -> None:
