@@ -259,3 +259,18 @@ def test_the_history_on_disk_is_that_of_the_command():
     if history.HISTORY.exists():
         for entry in json.loads(history.HISTORY.read_text()):
             assert entry.keys() >= {"version", "date", "rounds", "ratios"}
+
+
+def test_the_script_projects_what_is_over_its_budget(monkeypatch):
+    from dataclasses import replace
+
+    from benchmarks.peers.contestants import script, script_tiles
+    from benchmarks.peers.measure import Stopwatch
+
+    job = tiny_critic()
+    monkeypatch.setattr(script, "free_bytes", lambda: 1.5 * 4 * job.parameters * 4 + 8)
+    monkeypatch.setattr(script, "SMALLEST", 4)
+    monkeypatch.setattr(script_tiles, "FEW", 1)
+    answer = script.prepare(replace(job, settings=replace(job.settings, budget_seconds=0.0)))(Stopwatch())
+    assert answer.eigenvalues is None
+    assert answer.projected_seconds > 0

@@ -63,7 +63,11 @@ def prepare(job: Job) -> Callable[[Stopwatch], Answer]:
         else:
             fill = lambda x, out: gradients(score, params, x, batch, out)  # noqa: E731
             tiles = script_tiles.Tiles(X, fill, max(SMALLEST, rows // SMALLEST * SMALLEST), P)
-            values, basis = tiles.solve(samples, job.settings, moments, watch)
+            found = tiles.solve(samples, job.settings, moments, watch)
+            if found is None:
+                facts = {"projection": "timed rows and products, without eigh", "rows_kept": rows}
+                return Answer(projected_seconds=tiles.least, facts=facts)
+            values, basis = found
         return Answer(values.double().numpy(), {"rows_kept": rows, "batch": batch, "basis": list(basis.shape)})
 
     return solve

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -23,10 +24,12 @@ class Tiles:
         self.X, self.fill, self.G = X, fill, torch.empty(rows, parameters)
         self.few = torch.empty(FEW, parameters)
         self.mean, self.scale = torch.zeros(parameters), torch.ones(parameters)
+        self.least = 0.0
 
     def solve(
         self, samples: Tensor | None, settings: Settings, moments: Callable, watch: Stopwatch
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor] | None:
+        """Eigenvalues and basis; None where they would take longer than the budget, `least` seconds."""
         if settings.kernel == "fisher":
             if samples is None:
                 self.mean, self.scale = self.moments(settings.centred, settings.damping)
@@ -34,6 +37,9 @@ class Tiles:
                 over = self.fill(samples, torch.empty(len(samples), self.G.shape[1]))
                 self.mean, self.scale = moments(over, settings.centred, settings.damping)
             watch.lap("moments")
+        self.least = self.least_seconds()
+        if self.least > settings.budget_seconds:
+            return None
         K = self.gram()
         watch.lap("gradients and gram")
         values, vectors = torch.linalg.eigh(K)
@@ -56,6 +62,19 @@ class Tiles:
         F = squares / count if centred else squares / count + mean**2
         scale = torch.where(DEAD * F.max() < F, (F + damping * F.mean()).rsqrt(), 0)
         return (mean if centred else torch.zeros_like(mean)), scale
+
+    def least_seconds(self) -> float:
+        """Of the gradients and of half of all products, without `eigh`: some rows and a part of a tile are timed."""
+        N, part = len(self.X), self.G[: 8 * FEW].zero_()
+        seconds = []
+        for _ in range(2):  # the first time warms up
+            started = time.perf_counter()
+            few = self.rows(0, FEW, self.few)
+            middle = time.perf_counter()
+            few @ part.T
+            seconds = [middle - started, time.perf_counter() - middle]
+        passes = (-(-N // len(self.G)) + 1) / 2 + 1
+        return passes * seconds[0] * N / len(few) + seconds[1] * N**2 / 2 / (len(few) * len(part))
 
     def rows(self, a: int, b: int, out: Tensor) -> Tensor:
         """V of examples a to b, normalised in place."""
