@@ -6,14 +6,17 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import lives
 import numpy as np
 
 import nfk
-from nfk.distributed import Own, own_rows
+from nfk.distributed import JAX, Own, own_rows
+from nfk.journal import Journal
 from nfk.spaces import Mesh
 from nfk.spaces.mesh.mesh import Sums
 from nfk.spaces.mesh.sharding import SUMS
@@ -93,7 +96,6 @@ def errors(folder: Path) -> None:
         lambda: nfk.fit(model(damping=0.1 if last else 1e-3), examples(), 3),
         lambda: nfk.fit(model(), examples(), 3 + last),
         lambda: nfk.fit(model(), np.where(last & (np.arange(N) == N - 1)[:, None], np.nan, examples()), 3),
-        lambda: nfk.fit(model(), examples(), 3, checkpoint=folder / "checkpoint"),
         lambda: nfk.fit(model(), examples(), 3, mesh=1),
         lambda: Own(examples()[:3], N),
     ):
@@ -117,5 +119,39 @@ def killed(folder: Path) -> None:
     nfk.fit(model(), Deadly(examples()), 3, keep=False)
 
 
+def checkpoints(folder: Path) -> None:
+    """Fits that die and go on, in all ways; what was found goes into `checkpoints-PROCESS.json`."""
+    tried = model()
+    fit = lambda **more: nfk.fit(tried, examples(), 3, **{"tol": 1e-4, **more})  # noqa: E731
+    found = lives.all_of_it(fit, folder, JAX, list(lives.WAYS))
+    (folder / f"checkpoints-{jax.process_index()}.json").write_text(json.dumps(found))
+
+
+class Slow(Watched):
+    """Examples that take a while, so that a fit can be killed in the middle of a pass."""
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        time.sleep(0.02)
+        return super().__getitem__(rows)
+
+
+def long(folder: Path) -> None:
+    """A fit with a checkpoint. Where `die` names an entry, the last process kills itself when it is to write it."""
+    append, die = Journal.append, folder / "die"
+
+    def deadly(self: Journal, *arguments) -> None:
+        if die.exists() and jax.process_index() == 1 and self.count == int(die.read_text()):
+            os.kill(os.getpid(), signal.SIGKILL)
+        append(self, *arguments)
+
+    Journal.append = deadly
+    arguments, options = (model(), Slow(examples()), 3), {"method": "power", "keep": False, "tol": 1.0}
+    found = nfk.fit(*arguments, **options, checkpoint=folder / "run")
+    assert lives.same(found, nfk.fit(*arguments, **options))
+    (folder / f"end-{jax.process_index()}").touch()
+
+
+TASKS = {"whole": whole, "sums": sums, "errors": errors, "killed": killed, "checkpoints": checkpoints, "long": long}
+
 if __name__ == "__main__":
-    {"whole": whole, "sums": sums, "errors": errors, "killed": killed}[sys.argv[1]](Path(sys.argv[2]))
+    TASKS[sys.argv[1]](Path(sys.argv[2]))

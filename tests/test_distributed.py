@@ -84,7 +84,6 @@ def test_disagreements_are_told_in_every_process(tmp_path):
         "its model: damping is 0.001, this one's is 0.1",
         "its options: rank is 3, this one's is 4",
         "X[22] holds NaN or infinity",
-        "is for a fit of one process, and 2 take part here",
         "leaves out process 1 of 2",
         "holds 3 examples, but reads",
     )
@@ -104,7 +103,7 @@ def test_a_process_that_dies_ends_the_others_and_is_named(tmp_path):
 
 def test_variables_of_mpirun_and_srun_connect_two_processes():
     """As `mpirun` and `srun` set them, by hand."""
-    code = "import nfk, jax; nfk.distributed.initialize(); print(nfk.distributed.gathered(jax.process_index()))"
+    code = "import nfk, jax; nfk.distributed.initialize(); print(nfk.distributed.JAX.everyone(jax.process_index()))"
     port = os.getpid() % 4000
     starters = [
         ({"OMPI_MCA_orte_hnp_uri": f"{port * 4096}.0;tcp://127.0.0.1:1", "OMPI_COMM_WORLD_SIZE": "2"},
@@ -154,8 +153,10 @@ def test_a_start_that_cannot_be(arguments, variables, sentence, monkeypatch):
 
 
 def test_a_process_alone_agrees_with_itself():
-    assert distributed.gathered({"a": 1}) == [{"a": 1}]
-    assert distributed.together(lambda: 3) == 3
+    for alone in (distributed.ALONE, distributed.JAX):
+        assert alone.everyone({"a": 1}) == [{"a": 1}]
+        assert alone.of_first(5) == 5
+        assert alone.together(lambda: 3) == 3
     assert distributed.own_rows(5) == slice(0, 5)
     own = distributed.Own(np.arange(5), 5)
     assert (len(own), own[2:4].tolist()) == (5, [2, 3])
