@@ -122,8 +122,8 @@ def killed(folder: Path) -> None:
 def checkpoints(folder: Path) -> None:
     """Fits that die and go on, in all ways; what was found goes into `checkpoints-PROCESS.json`."""
     tried = model()
-    fit = lambda **more: nfk.fit(tried, examples(), 3, **{"tol": 1e-4, **more})  # noqa: E731
-    found = lives.all_of_it(fit, folder, JAX, list(lives.WAYS))
+    fit = lambda **more: nfk.fit(tried, examples(), 3, **{"tol": 1e-3, **more})  # noqa: E731
+    found = lives.all_of_it(fit, folder, JAX)
     (folder / f"checkpoints-{jax.process_index()}.json").write_text(json.dumps(found))
 
 

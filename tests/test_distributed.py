@@ -19,11 +19,16 @@ pytestmark = pytest.mark.xdist_group("processes")  # one worker: the processes o
 WORK = Path(__file__).parent / "jax_processes.py"
 
 
+QUICK = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"}
+
+
+def command(processes: int, task: str, folder: Path) -> list[str]:
+    return [sys.executable, "-m", "nfk.launch", "--processes", str(processes), str(WORK), task, str(folder)]
+
+
 def launch(processes: int, task: str, folder: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "nfk.launch", "--processes", str(processes), str(WORK), task, str(folder)]
-    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     return subprocess.run(
-        command, env={**os.environ, "XLA_FLAGS": quick}, capture_output=True, text=True, timeout=300, check=False
+        command(processes, task, folder), env=QUICK, capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -235,7 +235,7 @@ class _Fit:
 
     def _resume(self) -> Embedding | None:
         """The result, where it is known; the plan of the fit that was begun, or one for a new fit."""
-        facts = lambda: self._facts(self.own) | self._arrangement  # noqa: E731
+        facts = lambda: self._arrangement | self._facts(self.own)  # noqa: E731
         decisions = self.checkpoint.open(facts)
         if decisions is not None:
             self.plan = decided(self.plan, decisions)
