@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -16,7 +15,6 @@ import numpy as np
 
 import nfk
 from nfk.distributed import JAX, Own, own_rows
-from nfk.journal import Journal
 from nfk.spaces import Mesh
 from nfk.spaces.mesh.mesh import Sums
 from nfk.spaces.mesh.sharding import SUMS
@@ -123,35 +121,25 @@ def checkpoints(folder: Path) -> None:
     """Fits that die and go on, in all ways; what was found goes into `checkpoints-PROCESS.json`."""
     tried = model()
     fit = lambda **more: nfk.fit(tried, examples(), 3, **{"tol": 1e-3, **more})  # noqa: E731
-    found = lives.all_of_it(fit, folder, JAX)
+    found = lives.all_of_it(fit, folder, JAX, ("kept", "tiles"))
+    columns = lambda **more: fit(**lives.WAYS["kept"], mesh=(1, 2), **more)  # noqa: E731
+    found["columns"] = lives.outlived(columns, folder / "columns", JAX)
+    found["arrangement"] = [lives.told(lambda: columns(checkpoint=folder / "of several"))]
     (folder / f"checkpoints-{jax.process_index()}.json").write_text(json.dumps(found))
 
 
-class Slow(Watched):
-    """Examples that take a while, so that a fit can be killed in the middle of a pass."""
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        time.sleep(0.02)
-        return super().__getitem__(rows)
-
-
 def long(folder: Path) -> None:
-    """A fit with a checkpoint. Where `die` names an entry, the last process kills itself when it is to write it."""
-    append, die = Journal.append, folder / "die"
+    lives.long(model(), examples(), folder, JAX)
 
-    def deadly(self: Journal, *arguments) -> None:
-        if die.exists() and jax.process_index() == 1 and self.count == int(die.read_text()):
-            os.kill(os.getpid(), signal.SIGKILL)
-        append(self, *arguments)
 
-    Journal.append = deadly
-    arguments, options = (model(), Slow(examples()), 3), {"method": "power", "keep": False, "tol": 1.0}
-    found = nfk.fit(*arguments, **options, checkpoint=folder / "run")
-    assert lives.same(found, nfk.fit(*arguments, **options))
-    (folder / f"end-{jax.process_index()}").touch()
+def started() -> None:
+    """A fit in processes that another program has started: whoever it is, its variables say who takes part."""
+    nfk.distributed.initialize()
+    found, own = nfk.fit(model(), examples(), 3, method="krylov"), own_rows(N)
+    print(json.dumps({"eigenvalues": found.eigenvalues.tolist(), "own": [own.start, own.stop]}))
 
 
 TASKS = {"whole": whole, "sums": sums, "errors": errors, "killed": killed, "checkpoints": checkpoints, "long": long}
 
 if __name__ == "__main__":
-    TASKS[sys.argv[1]](Path(sys.argv[2]))
+    started() if sys.argv[1] == "started" else TASKS[sys.argv[1]](Path(sys.argv[2]))

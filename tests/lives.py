@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from unittest import mock
@@ -152,14 +155,49 @@ def finished(fit: Fit, folder: Path, processes: Processes) -> list:
     return [again, same(fit(checkpoint=folder), first)]
 
 
-def all_of_it(fit: Fit, folder: Path, processes: Processes) -> dict[str, list]:
+def all_of_it(fit: Fit, folder: Path, processes: Processes, ways: Sequence[str]) -> dict[str, list]:
     """Every check; `fit` takes what is to be said besides, and a folder."""
     found: dict[str, list] = {}
-    for name, way in WAYS.items():
-        found[name] = outlived(lambda way=way, **more: fit(**way, **more), folder / name, processes)
+    for way in ways:
+        found[way] = outlived(lambda way=way, **more: fit(**WAYS[way], **more), folder / way, processes)
     plain = lambda **more: fit(**WAYS["kept"], **more)  # noqa: E731
     for check in (torn, mixed, full, busy, finished):
         found[check.__name__] = check(plain, folder / check.__name__, processes)
     half_done(plain, folder / "of several")
     found["of one"] = [told(lambda: plain(checkpoint=folder / "of one"))]
     return found
+
+
+class Slow:
+    """Examples that take a while, so that a fit can be killed in the middle of a pass."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        time.sleep(0.02)
+        return self.array[rows]
+
+
+def long(model: nfk.Model, X: np.ndarray, folder: Path, processes: Processes) -> None:
+    """A fit with a checkpoint. Where `die` names an entry, the last process kills itself when it is to write it."""
+    append, die = Journal.append, folder / "die"
+
+    def deadly(self: Journal, *arguments) -> None:
+        if die.exists() and processes.rank == 1 and self.count == int(die.read_text()):
+            os.kill(os.getpid(), signal.SIGKILL)
+        append(self, *arguments)
+
+    options = {"method": "power", "keep": False, "tol": 1.0}
+    with mock.patch.object(Journal, "append", deadly):
+        found = nfk.fit(model, Slow(X), 3, **options, checkpoint=folder / "run")
+    assert same(found, nfk.fit(model, Slow(X), 3, **options))
+    (folder / f"end-{processes.rank}").touch()
+
+
+def written(folder: Path) -> list[int]:
+    """Results that each of two processes has of a `long` fit."""
+    return [len(list(place.glob("entry-*.json"))) for place in (folder / "run", folder / "run" / "process-1")]

@@ -107,8 +107,10 @@ def test_a_process_that_dies_ends_the_others_and_is_named(tmp_path):
 
 
 def test_variables_of_mpirun_and_srun_connect_two_processes():
-    """As `mpirun` and `srun` set them, by hand."""
-    code = "import nfk, jax; nfk.distributed.initialize(); print(nfk.distributed.JAX.everyone(jax.process_index()))"
+    """As `mpirun` and `srun` set them, by hand: each reads its own rows of one fit."""
+    import jax_processes as work
+
+    alone = nfk.fit(work.model(), work.examples(), 3, method="krylov").eigenvalues
     port = os.getpid() % 4000
     starters = [
         ({"OMPI_MCA_orte_hnp_uri": f"{port * 4096}.0;tcp://127.0.0.1:1", "OMPI_COMM_WORLD_SIZE": "2"},
@@ -119,13 +121,17 @@ def test_variables_of_mpirun_and_srun_connect_two_processes():
     for common, numbers in starters:
         started = [
             subprocess.Popen(
-                [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                env={**os.environ, "XLA_FLAGS": "", **common, **dict.fromkeys(numbers, str(number))},
+                [sys.executable, str(WORK), "started"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env={**QUICK, **common, **dict.fromkeys(numbers, str(number))},
             )
             for number in range(2)
         ]  # fmt: skip
         told = [process.communicate(timeout=120) for process in started]
-        assert all("[0, 1]" in out for out, _ in told), told
+        for number, (out, err) in enumerate(told):
+            assert out, err
+            found = json.loads(out.splitlines()[-1])
+            assert found["own"] == [[0, 12], [12, work.N]][number]
+            near(found["eigenvalues"], alone)
 
 
 def test_a_launcher_that_is_told_to_end_ends_its_processes(tmp_path):

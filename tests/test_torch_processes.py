@@ -27,7 +27,8 @@ SIZE = 2
 PATH = os.pathsep.join([str(Path(__file__).parent), *sys.path])
 
 
-def launch(task: str, folder: Path) -> None:
+def run(task: str, folder: Path) -> tuple[list[int], list[str]]:
+    """How each process ended, and what it said."""
     command = [sys.executable, str(Path(__file__).parent / "torch_processes.py"), task, str(folder)]
     started = [
         subprocess.Popen([*command, str(rank), str(SIZE)], env={**os.environ, "PYTHONPATH": PATH},
@@ -35,7 +36,13 @@ def launch(task: str, folder: Path) -> None:
         for rank in range(SIZE)
     ]  # fmt: skip
     printed = [process.communicate(timeout=120)[0] for process in started]
-    assert [process.returncode for process in started] == [0] * SIZE, "\n".join(printed)
+    (folder / "meeting").unlink(missing_ok=True)
+    return [process.returncode for process in started], printed
+
+
+def launch(task: str, folder: Path) -> None:
+    codes, printed = run(task, folder)
+    assert codes == [0] * SIZE, "\n".join(printed)
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,7 @@ def checkpoints(folder: Path, rank: int) -> None:
     """Fits that die and go on, in all ways; what was found goes into `checkpoints-RANK.json`."""
     model, _, data = PAIRS["network"](group=dist.group.WORLD)
     fit = lambda **more: nfk.fit(model, data[:23], 3, **{"tol": 1e-3, **more})  # noqa: E731
-    found = lives.all_of_it(fit, folder, TorchProcesses.of(dist.group.WORLD))
+    found = lives.all_of_it(fit, folder, TorchProcesses.of(dist.group.WORLD), list(lives.WAYS))
     (folder / f"checkpoints-{rank}.json").write_text(json.dumps(found))
 
 
@@ -97,6 +97,9 @@ def main(task: str, folder: str, rank: int, size: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     if task == "checkpoints":
         checkpoints(Path(folder), rank)
+    elif task == "long":
+        model, _, data = PAIRS["network"](group=dist.group.WORLD)
+        lives.long(model, data[:23], Path(folder), TorchProcesses.of(dist.group.WORLD))
     else:
         np.savez(Path(folder) / f"{rank}.npz", **results(Path(folder), rank))
     dist.destroy_process_group()

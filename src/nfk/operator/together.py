@@ -96,11 +96,12 @@ class Together:
 
     def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
         """Half of the products: two rows meet in the process of the later one, where their tiles are not one."""
-        assert isinstance(self.own, GradientOperator)
-        K, tiles = np.zeros((self.own.shape[0], self.shape[0])), self.own.tiles()
+        own = self.own
+        assert isinstance(own, GradientOperator)
+        K, tiles = np.zeros((own.shape[0], self.shape[0])), own.tiles()
         while (turn := self._turn(tiles)) is not None:
             self._together(lambda turn=turn: self._meet(K, *turn, double))
-        self._together(lambda: self.own.measured(K[:, self._place].diagonal()))
+        self._together(lambda: own.measured(K[:, self._place].diagonal()))
         self.passes = max(self.processes.everyone(self.passes))
         whole = np.concatenate(self.processes.everyone(K))
         missing = whole == 0
