@@ -27,6 +27,7 @@ from benchmarks.core import environment
 from nfk.checkpoint import Checkpoint
 
 SEED = 0
+MOMENT_SECONDS = 5.0  # after the last result that a life is to see
 METHODS = ("krylov", "gram", "power")
 Section = Literal["kills", "processes", "cost"]
 
@@ -89,8 +90,8 @@ def killing(kills: int, methods: tuple[str, ...], processes: int = 1) -> list[di
             row = {"method": method, "processes": processes, "seconds": seconds, "kills": 0, "fits": 0,
                    "fits_to_the_last_bit": 0, "worst_relative_error_of_an_eigenvalue": 0.0}  # fmt: skip
             while row["kills"] < kills / len(methods):
-                life = [*command, method, str(place / f"run-{row['fits']}"), str(place / "found")]
-                row["kills"] += survive(life, seconds, rng)
+                checkpoint = place / f"run-{row['fits']}"
+                row["kills"] += survive([*command, method, str(checkpoint), str(place / "found")], checkpoint, rng)
                 row["fits"] += 1
                 whole, found = np.load(place / "whole.npz"), np.load(place / "found.npz")
                 row["fits_to_the_last_bit"] += all(np.array_equal(whole[name], found[name]) for name in whole)
@@ -101,17 +102,23 @@ def killing(kills: int, methods: tuple[str, ...], processes: int = 1) -> list[di
     return rows
 
 
-def survive(command: list[str], seconds: float, rng: np.random.Generator) -> int:
-    """One fit, killed at moments drawn from the time that it takes, until one life is long enough; the kills."""
+def survive(command: list[str], checkpoint: Path, rng: np.random.Generator) -> int:
+    """One fit, killed some results and a moment further in every life, until one comes to its end; the kills."""
     for kills in range(1000):
-        process = subprocess.Popen(command, start_new_session=True)
+        process, wanted = subprocess.Popen(command, start_new_session=True), written(checkpoint) + rng.integers(0, 3)
+        while process.poll() is None and written(checkpoint) < wanted:
+            time.sleep(0.005)
         try:
-            patience = 1.05**kills  # the machine may be slower by now than when the time was taken
-            assert process.wait(rng.uniform(0.3, 1.1) * seconds * patience) == 0
+            assert process.wait(rng.uniform(0, MOMENT_SECONDS)) == 0
             return kills
         except subprocess.TimeoutExpired:
             kill(process, rng)
     raise RuntimeError("no life was long enough")
+
+
+def written(checkpoint: Path) -> int:
+    """Results that the first process has written."""
+    return len(list(checkpoint.glob("entry-*.json")))
 
 
 def kill(process: subprocess.Popen, rng: np.random.Generator) -> None:

@@ -143,13 +143,18 @@ class Checkpoint:
             found = load(self._result)
         except (OSError, ValueError):
             found = None
-        return found if all(self._processes.everyone(found is not None)) else None
+        if not all(self._processes.everyone(found is not None)):
+            return None
+        if self.passes:  # killed when the first process had finished, and this one had not
+            self._journal.finish()
+        return found
 
     def finish(self, save: Callable[[Path], Any]) -> None:
         """Keep the result in place of what led to it."""
         if self._journal is not None:
             with self._explained():
                 save(self._result)
+                self._processes.by_first(self._journal.finish)  # its word counts, so no other forgets before it
                 self._processes.together(self._journal.finish)
 
     @property

@@ -136,7 +136,8 @@ def fit(
         max_steps: Krylov steps at the most, of blocks as wide as the rank; narrower blocks may take as many more.
         save: a folder, checked before the work and written after it.
         checkpoint: a folder for the result of every finished pass. Killed at any moment, the same call goes on from
-            there; when it has come to its end, the same call returns its result.
+            there; when it has come to its end, the same call returns its result. Of several processes each keeps its
+            own part there, and all go on from the last pass that all have finished.
         mesh: the devices that take part: a number of them, which share out the examples; a pair (data, basis), where
             the columns of the basis are shared out, too; or a jax.sharding.Mesh with these axes. None takes all
             accelerators for the data; on a CPU, the host itself.

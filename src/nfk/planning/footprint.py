@@ -127,7 +127,8 @@ class Footprint:
     @property
     def tile_bytes(self) -> int:
         """Of one example in each range's tile: where there are several, each device meets the tiles of all."""
-        return self.problem.row_bytes * (self.places + 1 if self.places > 1 else 1)
+        copies = 2 if isinstance(self.options.space.processes, Replicas) else 1  # on their way, besides
+        return self.problem.row_bytes * (self.places + copies if self.places > 1 else 1)
 
     def _search_bytes(self) -> Mapping[str, float]:
         p = self.problem

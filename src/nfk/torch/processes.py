@@ -47,14 +47,16 @@ class TorchProcesses(Replicas):
 
     def stacked(self, rows: Tensor) -> Tensor:
         counts = self.everyone(len(rows))
-        mine = torch.zeros(max(counts), *rows.shape[1:], dtype=rows.dtype, device=rows.device)
-        mine[: len(rows)] = rows
-        whole = mine.new_empty(len(counts) * len(mine), *rows.shape[1:])
-        parts = whole.unflatten(0, (len(counts), len(mine)))
+        most, size = max(counts), len(counts)
+        mine = torch.nn.functional.pad(rows, (0, 0, 0, most - len(rows))) if len(rows) < most else rows.contiguous()
+        whole = rows.new_empty(size * most, *rows.shape[1:])
+        parts = whole.split(most)
         dist.all_gather(list(parts), mine, group=self.group)
-        place = 0
-        for part, count in zip(parts, counts, strict=True):  # closer together, without a second copy of all
-            whole[place : place + count] = part[:count].clone()
+        del mine
+        place = counts[0]
+        for part, count in zip(parts[1:], counts[1:], strict=True):  # closer together, without a second copy of all
+            if min(counts) < most:
+                whole[place : place + count] = part[:count].clone()
             place += count
         return whole[:place]
 
