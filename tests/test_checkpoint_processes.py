@@ -81,20 +81,16 @@ def test_a_finished_fit_is_read_by_all_and_done_again_where_it_is_damaged(found)
     assert [process["finished"] for process in found[1]] == [[True, True]] * 2
 
 
-def test_another_number_of_processes_is_refused(found):
+def test_another_number_of_processes_and_another_mesh_are_refused(found):
     folder, (first, last) = found
     refused = "holds a fit by one process, and 2 processes would go on with it: start as many as then, or choose"
     assert refused in first["of one"][0]
     assert last["of one"][0].startswith("RuntimeError: process 0 of 2 cannot go on: ValueError: checkpoint=")
     with pytest.raises(ValueError, match="holds a fit by 2 processes, and one process would go on with it"):
         fit_by_one(checkpoint=folder / "of several")
-
-
-def test_another_arrangement_of_devices_is_refused(found):
-    if "arrangement" not in found[1][0]:
-        pytest.skip("processes of torch have whole blocks")
-    for process in found[1]:
-        assert "holds another fit: its devices is '2 (cpu) of 2 processes: 2 for the data" in process["arrangement"][0]
+    for process in (first, last):
+        for told in process.get("arrangement", ()):  # processes of torch have no mesh
+            assert "holds another fit: its devices is '2 (cpu) of 2 processes: 2 for the data" in told
 
 
 def test_a_process_of_torch_that_is_really_killed(tmp_path):

@@ -126,7 +126,7 @@ def test_variables_of_mpirun_and_srun_connect_two_processes():
             )
             for number in range(2)
         ]  # fmt: skip
-        told = [process.communicate(timeout=120) for process in started]
+        told = [process.communicate(timeout=300) for process in started]
         for number, (out, err) in enumerate(told):
             assert out, err
             found = json.loads(out.splitlines()[-1])

@@ -35,7 +35,7 @@ def run(task: str, folder: Path) -> tuple[list[int], list[str]]:
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for rank in range(SIZE)
     ]  # fmt: skip
-    printed = [process.communicate(timeout=120)[0] for process in started]
+    printed = [process.communicate(timeout=300)[0] for process in started]
     (folder / "meeting").unlink(missing_ok=True)
     return [process.returncode for process in started], printed
 

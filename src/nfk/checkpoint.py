@@ -60,11 +60,9 @@ class Checkpoint:
         if self.folder is None:
             yield self
             return
-        processes = self._processes
-        self._life = processes.of_first(secrets.token_hex(8))
+        self._life = self._processes.of_first(secrets.token_hex(8))
         try:
-            processes.by_first(self._take)  # before the others, so that of two fits one has all journals
-            processes.together(lambda: None if processes.is_first else self._take())
+            self._processes.first_then_others(self._take)  # so that of two fits one has all journals
             yield self
         finally:
             if self._journal is not None:
@@ -154,8 +152,7 @@ class Checkpoint:
         if self._journal is not None:
             with self._explained():
                 save(self._result)
-                self._processes.by_first(self._journal.finish)  # its word counts, so no other forgets before it
-                self._processes.together(self._journal.finish)
+                self._processes.first_then_others(self._journal.finish)  # its word counts: none forgets before it
 
     @property
     def _result(self) -> Path:

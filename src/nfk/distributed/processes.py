@@ -73,6 +73,11 @@ class Processes:
         """`work` in process 0, for which all wait."""
         self.together(lambda: work() if self.is_first else None)
 
+    def first_then_others(self, work: Callable[[], Any]) -> None:
+        """`work` in process 0, and when it is done there, in the others."""
+        self.by_first(work)
+        self.together(lambda: None if self.is_first else work())
+
     def agree(self, facts: Callable[[], dict[str, Any]], difference: Callable[[dict, dict], str | None]) -> None:
         """All have the same facts, or an error in all of them names the first process that differs, and in what."""
         if not self.several:
