@@ -89,6 +89,8 @@ def checkpoints(folder: Path, rank: int) -> None:
     model, _, data = PAIRS["network"](group=dist.group.WORLD)
     fit = lambda **more: nfk.fit(model, data[:23], 3, **{"tol": 1e-3, **more})  # noqa: E731
     found = lives.all_of_it(fit, folder, TorchProcesses.of(dist.group.WORLD), list(lives.WAYS))
+    kept = lambda **more: fit(**lives.WAYS["kept"], **more)  # noqa: E731
+    found["disks"] = lives.outlived(kept, folder / f"disk of {rank}", TorchProcesses.of(dist.group.WORLD))
     (folder / f"checkpoints-{rank}.json").write_text(json.dumps(found))
 
 
