@@ -1,4 +1,4 @@
-"""Fits that are killed: at random moments, again and again; and what it costs to be safe from it. JSON.
+"""Fits by one process or two, killed at random moments, again and again; and what it costs to be safe from it. JSON.
 
 python -m benchmarks.kills [--kills 24] [--only kills] [--output results/kills.json]
 """
@@ -6,6 +6,7 @@ python -m benchmarks.kills [--kills 24] [--only kills] [--output results/kills.j
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -26,8 +27,9 @@ from benchmarks.core import environment
 from nfk.checkpoint import Checkpoint
 
 SEED = 0
+MOMENT_SECONDS = 5.0  # after the last result that a life is to see
 METHODS = ("krylov", "gram", "power")
-Section = Literal["kills", "cost"]
+Section = Literal["kills", "processes", "cost"]
 
 SCRIPT = """
 import sys, numpy as np, jax.numpy as jnp, nfk
@@ -41,12 +43,14 @@ def network(params, x):
 model = nfk.classifier(network, params)
 method, checkpoint, output = sys.argv[1:]
 fitted = nfk.fit(model, X, 12, method=method, keep=method == "gram", checkpoint=checkpoint or None)
-np.savez(output, right=fitted.right, left=fitted.left, eigenvalues=fitted.eigenvalues, residuals=fitted.residuals)
+arrays = {name: np.asarray(getattr(fitted, name)) for name in ("right", "left", "eigenvalues", "residuals")}
+if fitted.space.processes.is_first:
+    np.savez(output, **arrays)
 """
 
 
 def main(kills: int = 24, examples: int = 1024, only: Section | None = None, output: Path | None = None) -> None:
-    """Run both sections and print one JSON object.
+    """Run all sections and print one JSON object.
 
     Args:
         kills: how often a process is killed, at the least.
@@ -57,7 +61,9 @@ def main(kills: int = 24, examples: int = 1024, only: Section | None = None, out
     old = json.loads(output.read_text()) if output and output.exists() else {}
     results: dict[str, Any] = {**old, "environment": environment()}
     if only in (None, "kills"):
-        results["kills"] = killing(kills)
+        results["kills"] = killing(kills, METHODS)
+    if only in (None, "processes"):
+        results["processes"] = killing(kills // 2, ("krylov", "gram"), processes=2)
     if only in (None, "cost"):
         results["cost"] = [cost(keep, examples) for keep in (False, True)]
     if output:
@@ -66,21 +72,26 @@ def main(kills: int = 24, examples: int = 1024, only: Section | None = None, out
     print(json.dumps(results, indent=1))
 
 
-def killing(kills: int) -> list[dict[str, Any]]:
+def killing(kills: int, methods: tuple[str, ...], processes: int = 1) -> list[dict[str, Any]]:
     """For each method, fits that are killed until there were enough kills, each followed to its end."""
     rng = np.random.default_rng(SEED)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for method in METHODS:
+        script = Path(folder) / "script.py"
+        script.write_text(SCRIPT)
+        for method in methods:
             place = Path(folder) / method
             place.mkdir()
             started = time.perf_counter()
-            subprocess.run(command(method, "", place / "whole"), check=True)
+            launch = ["-m", "nfk.launch", "--processes", str(processes)] if processes > 1 else []
+            command = [sys.executable, *launch, str(script)]
+            subprocess.run([*command, method, "", str(place / "whole")], check=True)
             seconds = time.perf_counter() - started
-            row = {"method": method, "seconds": seconds, "kills": 0, "fits": 0, "fits_to_the_last_bit": 0,
-                   "worst_relative_error_of_an_eigenvalue": 0.0}  # fmt: skip
-            while row["kills"] < kills / len(METHODS):
-                row["kills"] += survive(method, place / f"run-{row['fits']}", place / "found", seconds, rng)
+            row = {"method": method, "processes": processes, "seconds": seconds, "kills": 0, "fits": 0,
+                   "fits_to_the_last_bit": 0, "worst_relative_error_of_an_eigenvalue": 0.0}  # fmt: skip
+            while row["kills"] < kills / len(methods):
+                checkpoint = place / f"run-{row['fits']}"
+                row["kills"] += survive([*command, method, str(checkpoint), str(place / "found")], checkpoint, rng)
                 row["fits"] += 1
                 whole, found = np.load(place / "whole.npz"), np.load(place / "found.npz")
                 row["fits_to_the_last_bit"] += all(np.array_equal(whole[name], found[name]) for name in whole)
@@ -91,22 +102,34 @@ def killing(kills: int) -> list[dict[str, Any]]:
     return rows
 
 
-def command(method: str, checkpoint: str | Path, output: Path) -> list[str]:
-    return [sys.executable, "-c", SCRIPT, method, str(checkpoint), str(output)]
-
-
-def survive(method: str, checkpoint: Path, output: Path, seconds: float, rng: np.random.Generator) -> int:
-    """One fit, killed at moments drawn from the time that it takes, until one life is long enough; the kills."""
+def survive(command: list[str], checkpoint: Path, rng: np.random.Generator) -> int:
+    """One fit, killed some results and a moment further in every life, until one comes to its end; the kills."""
     for kills in range(1000):
-        process = subprocess.Popen(command(method, checkpoint, output))
+        process, wanted = subprocess.Popen(command, start_new_session=True), written(checkpoint) + rng.integers(0, 3)
+        while process.poll() is None and written(checkpoint) < wanted:
+            time.sleep(0.005)
         try:
-            patience = 1.05**kills  # the machine may be slower by now than when the time was taken
-            assert process.wait(rng.uniform(0.3, 1.1) * seconds * patience) == 0
+            assert process.wait(rng.uniform(0, MOMENT_SECONDS)) == 0
             return kills
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            assert process.wait() == -signal.SIGKILL
+            kill(process, rng)
     raise RuntimeError("no life was long enough")
+
+
+def written(checkpoint: Path) -> int:
+    """Results that the first process has written."""
+    return len(list(checkpoint.glob("entry-*.json")))
+
+
+def kill(process: subprocess.Popen, rng: np.random.Generator) -> None:
+    """All processes at once; or, every other time where there are several, one of them, which ends the others."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    if len(children) > 1 and rng.random() < 0.5:
+        os.kill(int(rng.choice(children)), signal.SIGKILL)
+        assert process.wait(60) != 0
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
 
 
 def cost(keep: bool, examples: int) -> dict[str, Any]:

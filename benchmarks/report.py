@@ -190,9 +190,11 @@ def kills(results: dict) -> str:
     """results/kills.json: fits that were killed, and what it costs to be safe from it."""
     lines = []
     if "kills" in results:
-        lines += ["", *head("method", "kills", "fits", "the same to the last bit", "worst error of an eigenvalue")]
-    for row in results.get("kills", ()):
-        counts = " | ".join(str(row[name]) for name in ("method", "kills", "fits", "fits_to_the_last_bit"))
+        names = "method", "processes", "kills", "fits", "the same to the last bit", "worst error of an eigenvalue"
+        lines += ["", *head(*names)]
+    for row in [*results.get("kills", ()), *results.get("processes", ())]:
+        names = ("kills", "fits", "fits_to_the_last_bit")
+        counts = " | ".join([row["method"], str(row.get("processes", 1)), *(str(row[name]) for name in names)])
         lines.append(f"| {counts} | {row['worst_relative_error_of_an_eigenvalue']:.0e} |")
     if "cost" in results:
         lines += ["", *head("gradients", "a fit", "of it writing", "resumed in its last pass", "that pass")]

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import lives
 import numpy as np
 
 import nfk
-from nfk.distributed import Own, own_rows
+from nfk.distributed import JAX, Own, own_rows
 from nfk.spaces import Mesh
 from nfk.spaces.mesh.mesh import Sums
 from nfk.spaces.mesh.sharding import SUMS
@@ -93,7 +94,6 @@ def errors(folder: Path) -> None:
         lambda: nfk.fit(model(damping=0.1 if last else 1e-3), examples(), 3),
         lambda: nfk.fit(model(), examples(), 3 + last),
         lambda: nfk.fit(model(), np.where(last & (np.arange(N) == N - 1)[:, None], np.nan, examples()), 3),
-        lambda: nfk.fit(model(), examples(), 3, checkpoint=folder / "checkpoint"),
         lambda: nfk.fit(model(), examples(), 3, mesh=1),
         lambda: Own(examples()[:3], N),
     ):
@@ -117,5 +117,29 @@ def killed(folder: Path) -> None:
     nfk.fit(model(), Deadly(examples()), 3, keep=False)
 
 
+def checkpoints(folder: Path) -> None:
+    """Fits that die and go on, in all ways; what was found goes into `checkpoints-PROCESS.json`."""
+    tried = model()
+    fit = lambda **more: nfk.fit(tried, examples(), 3, **{"tol": 1e-3, **more})  # noqa: E731
+    found = lives.all_of_it(fit, folder, JAX, ("kept", "tiles"))
+    columns = lambda **more: fit(**lives.WAYS["kept"], mesh=(1, 2), **more)  # noqa: E731
+    found["columns"] = lives.outlived(columns, folder / "columns", JAX)
+    found["arrangement"] = [lives.told(lambda: columns(checkpoint=folder / "of several"))]
+    (folder / f"checkpoints-{jax.process_index()}.json").write_text(json.dumps(found))
+
+
+def long(folder: Path) -> None:
+    lives.long(model(), examples(), folder, JAX)
+
+
+def started() -> None:
+    """A fit in processes that another program has started: whoever it is, its variables say who takes part."""
+    nfk.distributed.initialize()
+    found, own = nfk.fit(model(), examples(), 3, method="krylov"), own_rows(N)
+    print(json.dumps({"eigenvalues": found.eigenvalues.tolist(), "own": [own.start, own.stop]}))
+
+
+TASKS = {"whole": whole, "sums": sums, "errors": errors, "killed": killed, "checkpoints": checkpoints, "long": long}
+
 if __name__ == "__main__":
-    {"whole": whole, "sums": sums, "errors": errors, "killed": killed}[sys.argv[1]](Path(sys.argv[2]))
+    started() if sys.argv[1] == "started" else TASKS[sys.argv[1]](Path(sys.argv[2]))

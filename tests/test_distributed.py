@@ -19,11 +19,16 @@ pytestmark = pytest.mark.xdist_group("processes")  # one worker: the processes o
 WORK = Path(__file__).parent / "jax_processes.py"
 
 
+QUICK = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"}
+
+
+def command(processes: int, task: str, folder: Path) -> list[str]:
+    return [sys.executable, "-m", "nfk.launch", "--processes", str(processes), str(WORK), task, str(folder)]
+
+
 def launch(processes: int, task: str, folder: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "nfk.launch", "--processes", str(processes), str(WORK), task, str(folder)]
-    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     return subprocess.run(
-        command, env={**os.environ, "XLA_FLAGS": quick}, capture_output=True, text=True, timeout=300, check=False
+        command(processes, task, folder), env=QUICK, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -84,7 +89,6 @@ def test_disagreements_are_told_in_every_process(tmp_path):
         "its model: damping is 0.001, this one's is 0.1",
         "its options: rank is 3, this one's is 4",
         "X[22] holds NaN or infinity",
-        "is for a fit of one process, and 2 take part here",
         "leaves out process 1 of 2",
         "holds 3 examples, but reads",
     )
@@ -103,8 +107,10 @@ def test_a_process_that_dies_ends_the_others_and_is_named(tmp_path):
 
 
 def test_variables_of_mpirun_and_srun_connect_two_processes():
-    """As `mpirun` and `srun` set them, by hand."""
-    code = "import nfk, jax; nfk.distributed.initialize(); print(nfk.distributed.gathered(jax.process_index()))"
+    """As `mpirun` and `srun` set them, by hand: each reads its own rows of one fit."""
+    import jax_processes as work
+
+    alone = nfk.fit(work.model(), work.examples(), 3, method="krylov").eigenvalues
     port = os.getpid() % 4000
     starters = [
         ({"OMPI_MCA_orte_hnp_uri": f"{port * 4096}.0;tcp://127.0.0.1:1", "OMPI_COMM_WORLD_SIZE": "2"},
@@ -115,13 +121,17 @@ def test_variables_of_mpirun_and_srun_connect_two_processes():
     for common, numbers in starters:
         started = [
             subprocess.Popen(
-                [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                env={**os.environ, "XLA_FLAGS": "", **common, **dict.fromkeys(numbers, str(number))},
+                [sys.executable, str(WORK), "started"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env={**QUICK, **common, **dict.fromkeys(numbers, str(number))},
             )
             for number in range(2)
         ]  # fmt: skip
-        told = [process.communicate(timeout=120) for process in started]
-        assert all("[0, 1]" in out for out, _ in told), told
+        told = [process.communicate(timeout=300) for process in started]
+        for number, (out, err) in enumerate(told):
+            assert out, err
+            found = json.loads(out.splitlines()[-1])
+            assert found["own"] == [[0, 12], [12, work.N]][number]
+            near(found["eigenvalues"], alone)
 
 
 def test_a_launcher_that_is_told_to_end_ends_its_processes(tmp_path):
@@ -154,8 +164,10 @@ def test_a_start_that_cannot_be(arguments, variables, sentence, monkeypatch):
 
 
 def test_a_process_alone_agrees_with_itself():
-    assert distributed.gathered({"a": 1}) == [{"a": 1}]
-    assert distributed.together(lambda: 3) == 3
+    for alone in (distributed.ALONE, distributed.JAX):
+        assert alone.everyone({"a": 1}) == [{"a": 1}]
+        assert alone.of_first(5) == 5
+        assert alone.together(lambda: 3) == 3
     assert distributed.own_rows(5) == slice(0, 5)
     own = distributed.Own(np.arange(5), 5)
     assert (len(own), own[2:4].tolist()) == (5, [2, 3])

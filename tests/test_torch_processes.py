@@ -17,7 +17,8 @@ from torch_processes import CASES
 
 import nfk
 import nfk.torch
-from nfk.spaces.processes import united
+from nfk.distributed import ALONE, Replicas
+from nfk.operator.moments import united
 from nfk.torch.processes import TorchProcesses
 from nfk.torch.space import TorchSpace
 
@@ -26,18 +27,29 @@ SIZE = 2
 PATH = os.pathsep.join([str(Path(__file__).parent), *sys.path])
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Where the processes have written what they found; all checks share them."""
-    folder = tmp_path_factory.mktemp("processes")
-    command = [sys.executable, str(Path(__file__).parent / "torch_processes.py"), str(folder)]
+def run(task: str, folder: Path) -> tuple[list[int], list[str]]:
+    """How each process ended, and what it said."""
+    command = [sys.executable, str(Path(__file__).parent / "torch_processes.py"), task, str(folder)]
     started = [
         subprocess.Popen([*command, str(rank), str(SIZE)], env={**os.environ, "PYTHONPATH": PATH},
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for rank in range(SIZE)
     ]  # fmt: skip
-    printed = [process.communicate(timeout=120)[0] for process in started]
-    assert [process.returncode for process in started] == [0] * SIZE, "\n".join(printed)
+    printed = [process.communicate(timeout=300)[0] for process in started]
+    (folder / "meeting").unlink(missing_ok=True)
+    return [process.returncode for process in started], printed
+
+
+def launch(task: str, folder: Path) -> None:
+    codes, printed = run(task, folder)
+    assert codes == [0] * SIZE, "\n".join(printed)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the processes have written what they found; all checks share them."""
+    folder = tmp_path_factory.mktemp("processes")
+    launch("results", folder)
     return folder
 
 
@@ -80,17 +92,15 @@ def test_what_an_embedding_does(found, folder):
 
 def test_mistakes_are_told_in_every_process(found):
     said = {name: [str(part[name]) for part in found] for name in found[0].files if name.startswith("error")}
-    assert "process 1 of 2 failed, so this one stops too: ValueError" in said["error, gradient"][0]
+    assert "process 1 of 2 cannot go on: ValueError" in said["error, gradient"][0]
     assert "X[11:23][9] is NaN or infinite" in said["error, gradient"][1]
     for rank in range(SIZE):
-        assert "process 1 does not take part in the fit of process 0" in said["error, length"][rank]
+        assert "process 1 of 2 does not do what process 0 does" in said["error, length"][rank]
         assert "number of examples is 23, this one's is 22" in said["error, length"][rank]
         assert "rank is 3, this one's is 4" in said["error, rank"][rank]
-        assert "method='gram' needs the gradients of all examples in one process" in said["error, gram"][rank]
-        assert "checkpoint= does not work with several processes" in said["error, checkpoint"][rank]
 
 
-class Alone:
+class Pretended(Replicas):
     """This process in the place of two, with what the other one said."""
 
     rank, size = 0, 2
@@ -104,10 +114,13 @@ class Alone:
     def sum(self, block):
         return block + torch.tensor(next(self._vectors))[:, None]
 
+    def stacked(self, rows):
+        raise NotImplementedError
+
 
 def test_units_of_processes_are_brought_together():
     """Gradients of 1e-20 in one process and 1e20 in the other: what counts are the large ones."""
-    space = TorchSpace(torch.device("cpu"), Alone((3, 2.0**-60), [np.full(2, 0.5, "f4"), np.full(2, 1.0, "f4")]))
+    space = TorchSpace(torch.device("cpu"), Pretended((3, 2.0**-60), [np.full(2, 0.5, "f4"), np.full(2, 1.0, "f4")]))
     one = np.ones(2, np.float32)
     mean, squares, count, unit = united(space, one, one, 3, 2.0**60)
     assert (count, unit) == (6, 2.0**-60)
@@ -116,6 +129,6 @@ def test_units_of_processes_are_brought_together():
 
 
 def test_a_group_needs_torch_distributed():
-    assert TorchProcesses.of(None) is None
+    assert TorchProcesses.of(None) is ALONE
     with pytest.raises(ValueError, match=r"group= needs torch.distributed: call torch.distributed.init_process_group"):
         nfk.fit(PAIRS["network"](group="world")[0], PAIRS["network"]()[2], 3)

@@ -10,6 +10,7 @@ from functools import cached_property
 import jax
 
 from nfk import identity
+from nfk.distributed import Replicas
 from nfk.model import Model
 from nfk.operator.factors import FactorOperator
 from nfk.operator.gradients import GradientOperator
@@ -57,15 +58,14 @@ class Assembly:
         if known is None:
             known = self._take_moments(stream, filled)
         elif filled is not None:
-            self._fill(filled, stream)
+            self.space.processes.together(lambda: self._fill(filled, stream))
         return self._operator(stream, known[0], kept, shelf), known
 
     def _operator(self, stream: GradientStream, moments: Moments, kept: Store | None, shelf: Shelf | None) -> Operator:
         b, way = self.plan.batches, self.plan.way
         if way.engine == "products":
             known = moments.trace if self.plan.problem.trace_known else None
-            own = known if stream.space.processes is None else None
-            return of_all(ProductOperator(stream, moments, b.products, b.columns, own), known)
+            return of_all(ProductOperator(stream, moments, b.products, b.columns, known), known)
         if way.factors:
             return FactorOperator(stream, moments, b.chunk, self.model.centred)
         filled = self.model.moments_over_data
@@ -89,7 +89,7 @@ class Assembly:
         space, batches = self.space, self.plan.batches
         outputs = self.plan.problem.outputs
         differentiator = self.model.network.differentiate(self.score_key, outputs, batches.batching, space.device)
-        own = own_examples(self.examples, space.processes)
+        own = own_examples(self.examples, space)
         return GradientStream(differentiator, own, space, batches.gradients, self.reporter)
 
     @property
@@ -123,23 +123,20 @@ class Assembly:
 
     def _first_unit(self, stream: GradientStream) -> float:
         """Where no pass of moments sees the gradients, the first microbatch decides their unit."""
-        examples, processes = stream.examples, stream.space.processes
-        first = Examples(examples.slice(0, min(len(examples), stream.microbatch)), examples.name)
-        _, _, leaves = next(replace(stream, examples=first, reporter=Reporter(show=False)).sweep())
-        unit = unit_of(stream.space.largest(leaves))
-        units = [unit] if processes is None else processes.everyone(unit)
+        _, _, leaves = next(replace(stream, reporter=Reporter(show=False)).sweep(stream.microbatch))
+        units = stream.space.processes.everyone(unit_of(stream.space.largest(leaves)))
         return min((one for one in units if one is not None), default=1.0)
 
     def _generated(self, stream: GradientStream) -> GradientStream:
         samples = Examples(Generated(self.model.sample, self.sample_key, self.model.samples), name="sample")
         identity.check_samples(samples, self.examples)
-        return replace(stream, examples=own_examples(samples, stream.space.processes))
+        return replace(stream, examples=own_examples(samples, stream.space))
 
     def _sketch(self, stream: GradientStream, kept: Store | None) -> Sketch | None:
         plan = self.plan
         if plan.engine != "gradients" or plan.side != "parameters" or plan.way.method != "krylov":
             return None
-        if stream.space.processes is not None:
+        if isinstance(stream.space.processes, Replicas):
             return None  # a start that each process has whole is drawn at random
         return Sketch(stream, self.seed, plan.width, plan.batches.chunk * stream.outputs, kept)
 

@@ -5,29 +5,32 @@ their results. A fit that is begun again with the same arguments runs through th
 the passes that were finished, and computes the others: so it does not matter to the solver, nor to this module how it
 works. Where rounding differs now (another machine, another BLAS), the solver asks for the product with another block
 than it did then: that is seen, and from there on everything is computed.
+
+Of several processes each has a journal and keeps its own part of every result. A result counts where all have it, whole
+and from one life of the fit: they ask one another before they use it, so all go on from the same pass.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from nfk import distributed
+from nfk.distributed import ALONE, Processes
 from nfk.identity import Kind, describe
 from nfk.journal import Entry, Journal
 from nfk.model import Model
 from nfk.operator.moments import Moments
 from nfk.planning import Options, Plan
 from nfk.solve.operator import Operator
-from nfk.spaces import HOST, Block, Space
-from nfk.spaces.processes import Processes
+from nfk.spaces import Block, Space
 from nfk.stream import Examples
 
 SAMPLED_ROWS = 64  # of a block, by which it is known again
@@ -38,31 +41,38 @@ Found = TypeVar("Found")
 
 
 class Checkpoint:
-    """The state of a fit in a folder, or (None) nowhere: then nothing is kept and everything computed."""
+    """The state of a fit in a folder, or (None) nowhere: then nothing is kept and everything computed.
 
-    def __init__(self, folder: str | Path | None) -> None:
+    The journal of the first process, or of one alone, is the folder itself; others have `process-1` in it, and so on.
+    """
+
+    def __init__(self, folder: str | Path | None, processes: Processes = ALONE) -> None:
         self.folder = None if folder is None else Path(folder)
+        self._processes = processes
         self._journal: Journal | None = None
         self._place = 0
         self._paused = False
+        self._life = ""  # what is written in one life of a fit belongs together
 
     @contextmanager
     def held(self) -> Iterator[Checkpoint]:
-        """The folder belongs to this process alone; an `OSError` says why it cannot be used."""
+        """The folder belongs to this fit alone; an `OSError` says why it cannot be used."""
         if self.folder is None:
             yield self
             return
-        if distributed.several():
-            raise ValueError(
-                f"checkpoint={str(self.folder)!r} is for a fit of one process, and {distributed.count()} take part "
-                "here: leave it out, or use several devices of one process"
-            )
-        with self._explained():
-            self._journal = Journal(self.folder)
+        self._life = self._processes.of_first(secrets.token_hex(8))
         try:
+            self._processes.first_then_others(self._take)  # so that of two fits one has all journals
             yield self
         finally:
-            self._journal.close()
+            if self._journal is not None:
+                self._journal.close()
+
+    def _take(self) -> None:
+        assert self.folder is not None
+        with self._explained():
+            rank = self._processes.rank
+            self._journal = Journal(self.folder / f"process-{rank}" if rank else self.folder)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -88,38 +98,61 @@ class Checkpoint:
 
     def open(self, facts: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         """The decisions of the fit that was begun here, None where none was; an error where it was another fit."""
-        about = None if self._journal is None else self._journal.about
+        if self._journal is None:
+            return None
+        about = self._processes.together(lambda: self._checked(facts))
+        begun = all(self._processes.everyone(about is not None))
+        return self._processes.of_first(about["decisions"]) if begun and about is not None else None
+
+    def _checked(self, facts: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """What the journal of this process is about, None for a new one."""
+        assert self._journal is not None
+        about = self._journal.about
         if about is None:
             return None
+        name, wrote, now = f"checkpoint={str(self.folder)!r}", about.get("processes", 1), self._processes.size
+        if wrote != now:
+            raise ValueError(
+                f"{name} holds a fit by {_counted(wrote)}, and {_counted(now)} would go on with it: start as many as "
+                "then, or choose another folder"
+            )
         difference = first_difference(about["facts"], facts())
         if difference is not None:
             raise ValueError(
-                f"checkpoint={str(self.folder)!r} holds another fit: {difference}; pass the same arguments to go on "
-                "with it, or choose another folder"
+                f"{name} holds another fit: {difference}; pass the same arguments to go on with it, or choose another "
+                "folder"
             )
-        return about["decisions"]
+        return about
 
     def begin(self, facts: Callable[[], dict[str, Any]], plan: Plan) -> None:
-        if self._journal is not None:
-            with self._explained():
-                self._journal.begin({"facts": facts(), "decisions": decisions_of(plan)})
+        journal, size = self._journal, self._processes.size
+        if journal is None:
+            return
+        about = lambda: {"facts": facts(), "decisions": decisions_of(plan), "processes": size}  # noqa: E731
+        with self._explained():
+            self._processes.together(lambda: journal.begin(about()))
 
     def finished(self, load: Callable[[Path], Found]) -> Found | None:
         """The result of a fit that has come to its end; None where it has not, or where its files are damaged."""
         about = None if self._journal is None else self._journal.about
-        if about is None or not about.get("finished"):
+        if about is None or not self._processes.of_first(about.get("finished")):
             return None
         try:
-            return load(self._result)
+            found = load(self._result)
         except (OSError, ValueError):
+            found = None
+        if not all(self._processes.everyone(found is not None)):
             return None
+        if self.passes:  # killed when the first process had finished, and this one had not
+            self._journal.finish()
+        return found
 
     def finish(self, save: Callable[[Path], Any]) -> None:
         """Keep the result in place of what led to it."""
         if self._journal is not None:
             with self._explained():
                 save(self._result)
-                self._journal.finish()
+                self._processes.first_then_others(self._journal.finish)  # its word counts: none forgets before it
 
     @property
     def _result(self) -> Path:
@@ -137,40 +170,78 @@ class Checkpoint:
 
     # --- results
 
+    @property
+    def hosts(self) -> OnHosts:
+        """Where arrays are whole in every process."""
+        return OnHosts(self._processes)
+
     def recall(self, name: str, matches: Callable[[Entry], bool] = lambda entry: True) -> Entry | None:
-        """The next result of the journal, where it is the one asked for."""
-        if self._journal is None or self._paused or self._place >= self._journal.count:
+        """The next result of the journal, where it is the one asked for: of several processes, in all of them."""
+        if self._journal is None or self._paused:
             return None
-        entry = self._journal.read(self._place)
-        if entry is None or entry.name != name or not matches(entry):
-            self._journal.forget(self._place)
+        entry = self._journal.read(self._place) if self._place < self.passes else None
+        known = entry is not None and entry.name == name and matches(entry)
+        lives = self._processes.everyone(entry.facts.get("life") if entry is not None and known else False)
+        if False in lives or len(set(lives)) > 1:
+            if self._place < self.passes:
+                self._journal.forget(self._place)
             return None
         self._place += 1
         return entry
 
-    def keep(self, name: str, facts: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:
-        if self._journal is not None and not self._paused:
-            with self._explained():
-                self._journal.append(name, facts, arrays)
-            self._place += 1
+    def keep(self, name: str, facts: dict[str, Any], result: Sequence[Block], places: Sequence[Place]) -> None:
+        journal = self._journal
+        if journal is None or self._paused:
+            return
+        facts = {**facts, "shapes": [list(block.shape) for block in result], "life": self._life}
+        kept = lambda: [place.kept(block) for block, place in zip(result, places, strict=True)]  # noqa: E731
+        with self._explained():
+            self._processes.together(lambda: journal.append(name, facts, kept()))
+        self._place += 1
+
+    def restored(self, entry: Entry, places: Sequence[Place]) -> Result:
+        """The result of an entry, where it was."""
+        shapes = entry.facts.get("shapes") or [part.shape for part in entry.arrays]  # none were kept by version 0.4
+        parts = zip(entry.arrays, shapes, places, strict=True)
+        return tuple(place.restored(part, tuple(shape)) for part, shape, place in parts)
 
     def moments(self, space: Space) -> tuple[Moments, Block | None] | None:
         """The moments and, where their pass made one, the start of the search; None where they are to be taken."""
         entry = self.recall("moments")
         if entry is None:
             return None
-        mean, spread, scale, *start = entry.arrays
-        return Moments(mean, spread, scale, **entry.facts), space.put(start[0]) if start else None
+        places = [self.hosts] * 3 + [space] * (len(entry.arrays) - 3)
+        mean, spread, scale, *start = self.restored(entry, places)
+        numbers = {name: entry.facts[name] for name in ("count", "unit", "factor")}
+        return Moments(mean, spread, scale, **numbers), start[0] if start else None
 
     def keep_moments(self, moments: Moments, start: Block | None, space: Space) -> None:
-        if self._journal is None:
-            return  # and `start` stays where it is
         facts = {"count": moments.count, "unit": moments.unit, "factor": moments.factor}
-        blocks = () if start is None else (space.get(start),)
-        self.keep("moments", facts, (moments.mean, moments.spread, moments.scale, *blocks))
+        vectors, starts = [moments.mean, moments.spread, moments.scale], [] if start is None else [start]
+        self.keep("moments", facts, vectors + starts, [self.hosts] * 3 + [space] * len(starts))
 
     def recorded(self, operator: Operator) -> Operator:
         return operator if self._journal is None else Recorded(operator, self)
+
+
+class Place(Protocol):
+    """Where the parts of a result are: a space, or the hosts."""
+
+    def kept(self, block: Any) -> np.ndarray: ...
+    def restored(self, part: np.ndarray, shape: tuple[int, ...]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class OnHosts:
+    """For arrays that every process has whole: each keeps a share of the rows."""
+
+    processes: Processes
+
+    def kept(self, block: np.ndarray) -> np.ndarray:
+        return block[self.processes.share(len(block))]
+
+    def restored(self, part: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        return np.concatenate(self.processes.everyone(part)) if self.processes.several else part
 
 
 class Recorded:
@@ -180,7 +251,7 @@ class Recorded:
         self.operator, self.checkpoint = operator, checkpoint
         self.shape, self.dtype = operator.shape, operator.dtype
         self.space, self.row_space = operator.space, operator.row_space
-        self.passes = operator.passes
+        self.passes, self._hosts = operator.passes, checkpoint.hosts
         self._trace: float | None = None
 
     def matmat(self, block: Float[Block, "P U"]) -> Float[Block, "rows U"]:
@@ -197,17 +268,17 @@ class Recorded:
         return first, second
 
     def images(self, block: Float[Block, "P U"]) -> Float[np.ndarray, "rows U"]:
-        return self._result("images", block, lambda: (self.operator.images(block),), self.space, HOST)[0]
+        return self._result("images", block, lambda: (self.operator.images(block),), self.space, self._hosts)[0]
 
     def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
-        return self._result("gram", None, lambda: (self.operator.gram(double),), HOST, HOST)[0]
+        return self._result("gram", None, lambda: (self.operator.gram(double),), None, self._hosts)[0]
 
     def dense(self) -> Float[np.ndarray, "rows P"]:
-        return self._result("dense", None, lambda: (self.operator.dense(),), HOST, HOST)[0]
+        return self._result("dense", None, lambda: (self.operator.dense(),), None, self._hosts)[0]
 
     def trace(self) -> float:
         if self._trace is None:
-            self._result("trace", None, self._take_trace, HOST)
+            self._result("trace", None, self._take_trace, None)
         assert self._trace is not None
         return self._trace
 
@@ -216,21 +287,21 @@ class Recorded:
         return ()
 
     def _result(
-        self, name: str, block: Block | None, compute: Callable[[], Result], home: Space, *spaces: Space
+        self, name: str, block: Block | None, compute: Callable[[], Result], home: Space | None, *places: Place
     ) -> Result:
-        """Blocks in `spaces`, made of one in `home`: from the journal, or computed and kept there."""
-        shown = None if block is None else _sample(block, home)
+        """Blocks in `places`, made of one in `home`: from the journal, or computed and kept there."""
+        shown = None if home is None else _sample(block, home)
         entry = self.checkpoint.recall(name, lambda entry: self._is_same(shown, entry.facts["block"]))
         if entry is not None:
             self.passes = self.operator.passes = entry.facts["passes"]
             self._trace = entry.facts["trace"]
-            return tuple(space.put(array) for space, array in zip(spaces, entry.arrays, strict=True))
+            return self.checkpoint.restored(entry, places)
         result = compute()
         if self._trace is None and getattr(self.operator, "row_squares", None) is not None:
             self._take_trace()  # no pass: the rows were measured as they passed
         self.passes = self.operator.passes
         facts = {"block": shown, "passes": self.passes, "trace": self._trace}
-        self.checkpoint.keep(name, facts, [space.get(part) for space, part in zip(spaces, result, strict=True)])
+        self.checkpoint.keep(name, facts, result, places)
         return result
 
     def _is_same(self, shown: list[float] | None, then: list[float] | None) -> bool:
@@ -255,10 +326,10 @@ def facts_of(
     rank: int | float,
     key: jax.Array,
     options: Options,
-    hashed: int | None = None,
+    rows: slice,
 ) -> dict[str, Any]:
-    """What makes a fit this one and no other, as JSON can hold it. Reads the data once, if they are arrays; or only the
-    first `hashed` of them."""
+    """What makes a fit this one and no other, as JSON can hold it. Reads these rows of the data once, if they are
+    arrays, and the first of them if not."""
     return {
         "model": {
             **describe(model), "expectation": model.expectation, "samples": int(model.samples),
@@ -266,7 +337,7 @@ def facts_of(
         },
         "data": {
             "number of examples": len(examples), "shape": Kind.of(examples).to_json(),
-            "hash of the numbers": examples.hash(hashed),
+            "hash of the numbers": examples.hash(rows),
         },
         "options": options_of(rank, options),
         "key": np.asarray(jax.random.key_data(key)).tolist(),
@@ -277,21 +348,6 @@ def options_of(rank: int | float, options: Options) -> dict[str, Any]:
     choices = {entry.name: getattr(options, entry.name) for entry in fields(options)}
     kept = {name: _plain(value) for name, value in choices.items() if name not in ("memory", "scratch", "space")}
     return {"rank": _plain(rank), **kept}
-
-
-def agreed(processes: Processes | None, facts: dict[str, Any], plan: Plan) -> Plan:
-    """The plan of the first process, in each of them: memory and timings may differ; what is to be done may not."""
-    if processes is None:
-        return plan
-    told = processes.everyone((facts, decisions_of(plan)))
-    for rank, (other, _) in enumerate(told):
-        difference = first_difference(told[0][0], other)
-        if difference is not None:
-            raise ValueError(
-                f"process {rank} does not take part in the fit of process 0: {difference}. Every process passes the "
-                "same model, data and options, and reads its own rows"
-            )
-    return decided(plan, told[0][1])
 
 
 def _plain(value: Any) -> Any:
@@ -346,3 +402,7 @@ def _alike(before: Any, after: Any) -> bool:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) < 60 else text[:57] + "..."
+
+
+def _counted(processes: int) -> str:
+    return "one process" if processes == 1 else f"{processes} processes"

@@ -79,6 +79,6 @@ def dataset_vector(
     differentiator = model.network.differentiate(score_key, problem.outputs, batches.batching, space.device)
     with Reporter(progress).running() as reporter:
         reporter.stage("moments")
-        own = own_examples(examples, space.processes)
+        own = own_examples(examples, space)
         moments = estimate(GradientStream(differentiator, own, space, batches.gradients, reporter), model)
     return DatasetVector(moments.fisher, model.layout.slices, moments.count, describe(model))

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from nfk import distributed, identity, packing
+from nfk import identity, packing
+from nfk.distributed import Replicas
 from nfk.identity import Kind, Shape, Shapes
 from nfk.model import Model, require_model
 from nfk.notebook import Shown
@@ -24,7 +25,6 @@ from nfk.planning import Batches, Engine, Plan, Problem, plan_gram, plan_rows
 from nfk.progress import Reporter
 from nfk.ranges import grid
 from nfk.spaces import Block, Space, default_space, space_for
-from nfk.spaces.processes import together
 from nfk.stream import Examples
 
 
@@ -186,7 +186,8 @@ class Embedding(Shown):
         with Reporter(progress).running() as reporter:
             reporter.stage("kernel")
             work = partial(self._kernel, self._own(first), second, Y is None, memory, reporter)
-            K = work() if processes is None else np.concatenate(processes.everyone(together(processes, work)))
+            found = processes.together(work)
+            K = np.concatenate(processes.everyone(found)) if isinstance(processes, Replicas) else found
         K *= self.moments.factor**2
         return K
 
@@ -242,7 +243,7 @@ class Embedding(Shown):
         return GradientStream(differentiator, examples, self.space, batches.gradients, reporter)
 
     def _own(self, examples: Examples) -> Examples:
-        return own_examples(examples, self.space.processes)
+        return own_examples(examples, self.space)
 
     def _problem(self, examples: Examples) -> Problem:
         return Problem.of(self.model, examples)
@@ -254,12 +255,11 @@ class Embedding(Shown):
     def _checked(self, X: Any, name: str = "X") -> Examples:
         """Examples of the shapes, and for the network, that it was fitted with."""
         examples = Examples(X, name)
-        distributed.together(lambda: self._check(examples))
+        self.space.processes.together(lambda: self._check(examples))
         return examples
 
     def _check(self, examples: Examples) -> None:
-        own = self._own(examples)
-        own.check(self.space.own(len(own)))
+        examples.check(self.space.own(len(examples)))
         self.kind.check(examples)
         if self.kind.dtype is None:  # so its function could not be tried when it was loaded
             identity.check_canary(self.model, examples.slice(0, 1), self.canary)
@@ -270,10 +270,7 @@ class Embedding(Shown):
         Args:
             folder: made if it is not there; an embedding that is there is replaced, whole.
         """
-        if self.space.processes is None:
-            return packing.write(self, Path(folder))
-        first = self.space.processes.rank == 0
-        return together(self.space.processes, lambda: packing.write(self, Path(folder)) if first else Path(folder))
+        return packing.write(self, Path(folder))
 
 
 def load(folder: str | Path, model: Model, *, mesh: Any = None) -> Embedding:

@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from nfk import distributed, identity, interrupts, packing, store
+from nfk import identity, interrupts, packing, store
 from nfk.assembly import Assembly, faster
-from nfk.checkpoint import Checkpoint, agreed, decided, decisions_of, facts_of, first_difference, options_of
+from nfk.checkpoint import Checkpoint, decided, decisions_of, facts_of, first_difference
+from nfk.distributed import Processes
 from nfk.embedding import Embedding
 from nfk.identity import Kind
 from nfk.model import Model, require_model, split_key
-from nfk.operator.together import own_examples
 from nfk.planning import (
     Basis,
     Engine,
@@ -136,7 +136,8 @@ def fit(
         max_steps: Krylov steps at the most, of blocks as wide as the rank; narrower blocks may take as many more.
         save: a folder, checked before the work and written after it.
         checkpoint: a folder for the result of every finished pass. Killed at any moment, the same call goes on from
-            there; when it has come to its end, the same call returns its result.
+            there; when it has come to its end, the same call returns its result. Of several processes each keeps its
+            own part there, and all go on from the last pass that all have finished.
         mesh: the devices that take part: a number of them, which share out the examples; a pair (data, basis), where
             the columns of the basis are shared out, too; or a jax.sharding.Mesh with these axes. None takes all
             accelerators for the data; on a CPU, the host itself.
@@ -148,13 +149,11 @@ def fit(
     space = space_for(mesh, model.network)
     options = Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space, scratch, basis)
     run = _Fit(model, rank, key, options)
-    if checkpoint is not None and space.processes is not None:
-        raise ValueError("checkpoint= does not work with several processes of torch.distributed: leave it out")
     if save is not None:
-        distributed.together(lambda: store.check_writable(Path(save)) if distributed.is_first() else None)
-    with Checkpoint(checkpoint).held() as run.checkpoint:
+        space.processes.by_first(lambda: store.check_writable(Path(save)))
+    with Checkpoint(checkpoint, space.processes).held() as run.checkpoint:
         try:
-            with interrupts.deferred(), distributed.alive(), Reporter(progress).running() as run.reporter:
+            with interrupts.deferred(), space.processes.at_work(), Reporter(progress).running() as run.reporter:
                 run.embedding = run(Examples(X))
         except KeyboardInterrupt:
             run.checkpoint.pause()
@@ -200,12 +199,12 @@ class _Fit:
         self._state: Any = None
 
     def __call__(self, examples: Examples) -> Embedding:
-        self.examples = examples
-        distributed.together(self._check)
-        distributed.agree(partial(self._facts, 1), first_difference)
-        self.plan = plan_fit(Problem.of(self.model, examples), self.rank, self.options)
-        if distributed.several():  # one plan for all: rates and memory may differ
-            self.plan = decided(self.plan, distributed.of_first(decisions_of(self.plan)))
+        self.examples, processes = examples, self.processes
+        processes.together(self._check)
+        processes.agree(partial(self._facts, slice(0, 1)), first_difference)
+        self.plan = processes.together(partial(plan_fit, Problem.of(self.model, examples), self.rank, self.options))
+        if processes.several:  # one plan for all: rates and memory may differ
+            self.plan = decided(self.plan, processes.of_first(decisions_of(self.plan)))
         finished = self._resume()
         if finished is not None:
             return finished
@@ -220,17 +219,24 @@ class _Fit:
         """What every process can see for itself."""
         examples = _several(self.examples)
         Target.of(self.rank, Problem.of(self.model, examples))
-        own = own_examples(examples, self.options.space.processes)
-        own.check(self.options.space.own(len(own)))
+        examples.check(self.own)
         self.canary = identity.canary(self.model, examples.slice(0, 1))
 
-    def _facts(self, hashed: int | None = None) -> dict[str, Any]:
-        arguments = self.model, self.examples, self.canary, self.rank, self.score_key, self.options
-        return facts_of(*arguments, hashed)
+    @property
+    def processes(self) -> Processes:
+        return self.options.space.processes
+
+    @property
+    def own(self) -> slice:
+        """The examples that this process reads."""
+        return self.options.space.own(len(self.examples))
+
+    def _facts(self, rows: slice) -> dict[str, Any]:
+        return facts_of(self.model, self.examples, self.canary, self.rank, self.score_key, self.options, rows)
 
     def _resume(self) -> Embedding | None:
         """The result, where it is known; the plan of the fit that was begun, or one for a new fit."""
-        facts = self._facts
+        facts = lambda: self._arrangement | self._facts(self.own)  # noqa: E731
         decisions = self.checkpoint.open(facts)
         if decisions is not None:
             self.plan = decided(self.plan, decisions)
@@ -238,18 +244,13 @@ class _Fit:
             return None if found is None else Embedding(model=self.model, **found, plan=self.plan)
         if self.plan.rival is not None:
             self.plan = faster(self._assembly(self.plan), self._assembly(self.plan.rival))
-        self._agree()
         self.checkpoint.begin(facts, self.plan)
         return None
 
-    def _agree(self) -> None:
-        """All processes have one plan for one fit."""
-        facts = {
-            "number of examples": len(self.examples), "shape of an example": Kind.of(self.examples).to_json(),
-            "model": repr(self.model), "score of a fixed example": self.canary, "seed": self.seed,
-            "options": options_of(self.rank, self.options),
-        }  # fmt: skip
-        self.plan = agreed(self.options.space.processes, facts, self.plan)
+    @property
+    def _arrangement(self) -> dict[str, Any]:
+        """Which part of a block a process keeps follows from this; one process keeps all of it."""
+        return {"devices": self.options.space.devices} if self.processes.several else {}
 
     # --- the events of the loop
 
@@ -263,7 +264,7 @@ class _Fit:
 
     def salvaged(self) -> Embedding | None:
         """After Ctrl-C: what the last finished step is worth. Takes a pass where only left vectors are at hand."""
-        if self.embedding is not None or self._method is None or self._state is None or distributed.several():
+        if self.embedding is not None or self._method is None or self._state is None or self.processes.several:
             return self.embedding  # of several processes, each has stopped somewhere else
         try:
             with interrupts.deferred(), self.reporter.running():

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nfk import distributed, identity, store
+from nfk import identity, store
 from nfk.identity import Kind
 from nfk.model import Model
 from nfk.operator.moments import Moments
@@ -27,7 +27,7 @@ REQUIRED = ("trace", "passes", "count", "outputs", "example_shapes", "engine", "
 def write(embedding: Embedding, folder: Path) -> Path:
     """Of several processes, the first one writes; all of them wait for it."""
     tensors, facts = pack(embedding)
-    distributed.together(lambda: store.write(folder, tensors, facts) if distributed.is_first() else None)
+    embedding.space.processes.by_first(lambda: store.write(folder, tensors, facts))
     return folder
 
 

@@ -103,12 +103,11 @@ class Examples:
             )
         before[:] = now
 
-    def hash(self, count: int | None = None) -> str:
-        """Tells other examples apart: of all of an array, in one read; of another source's first examples; or of the
-        first `count`."""
-        stop = min(count or (len(self) if self.is_tree else HASHED), len(self))
+    def hash(self, rows: slice) -> str:
+        """Tells other examples apart: of all these rows of an array, in one read; of another source's first ones."""
+        stop = rows.stop if self.is_tree else min(rows.start + HASHED, rows.stop)
         digest = hashlib.sha256()
-        for start in range(0, stop, CHECK_SLAB):
+        for start in range(rows.start, stop, CHECK_SLAB):
             for leaf in jax.tree.leaves(self.slice(start, min(start + CHECK_SLAB, stop))):
                 digest.update(checksum(np.asarray(leaf)).encode())
         return digest.hexdigest()[:32]

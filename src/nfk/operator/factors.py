@@ -26,8 +26,7 @@ class FactorOperator(GradientOperator):
         """V V' of products in the precision of the gradients, summed in float64. One pass."""
         self.passes += 1
         K = factor_gram(self.stream, self.moments.unit, self._centred)
-        self.row_squares = K.diagonal().copy()
-        self.stream.check_finite(self.row_squares)
+        self.measured(K.diagonal())
         return K
 
 

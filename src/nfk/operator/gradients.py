@@ -112,20 +112,22 @@ class GradientOperator:
         (T + 1) / 2 in all.
         """
         K = np.empty((self.shape[0], self.shape[0]))
-        if self._kept is not None and not self._filled:
-            self._fill()
-        for tile, held in self._tiles():
+        for tile, held in self.tiles():
             columns, among = self.ranges.places(tile)
             everywhere = self.space.everywhere(held)
-            for rows, V in chain([(tile, held)], self._after(tile)):
+            for rows, V in chain([(tile, held)], self.after(tile)):
                 whole, there = self.ranges.places(rows)
                 part = self.space.kernel(V, everywhere, double)[there][:, among]
                 K[grid(whole, columns)] = part
                 K[grid(columns, whole)] = part.T
-        if self.row_squares is None:
-            self.row_squares = K.diagonal().copy()
-            self.stream.check_finite(self.row_squares)
+        self.measured(K.diagonal())
         return K
+
+    def measured(self, squares: Float[np.ndarray, " rows"]) -> None:
+        """The squared lengths of all rows, where no pass has taken them."""
+        if self.row_squares is None:
+            self.row_squares = squares.copy()
+            self.stream.check_finite(self.row_squares)
 
     def _fill(self) -> None:
         """All rows into their places; their lengths will be the kernel's diagonal. One pass."""
@@ -134,9 +136,11 @@ class GradientOperator:
         for _ in self._compute():
             pass
 
-    def _tiles(self) -> Iterator[tuple[slice, Float[Block, "n P"]]]:
+    def tiles(self) -> Iterator[tuple[slice, Float[Block, "n P"]]]:
         """Parts of V that can be held, and their rows."""
         if self._kept is not None:
+            if not self._filled:
+                self._fill()
             self.passes += 1
             for rows in self.ranges.slices(self._step):
                 yield rows, self._kept.block(rows)
@@ -153,7 +157,7 @@ class GradientOperator:
             self.stream.check_finite(squares, tile)
             yield tile, held
 
-    def _after(self, tile: slice) -> Iterator[tuple[slice, Block]]:
+    def after(self, tile: slice) -> Iterator[tuple[slice, Block]]:
         """Every row after a tile, in chunks."""
         later = [rows for rows in self.ranges.slices(self._step) if rows.stop > tile.stop]
         for rows in (slice(max(rows.start, tile.stop), rows.stop) for rows in later):

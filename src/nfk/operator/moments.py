@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import numpy as np
 from jaxtyping import Float
 
+from nfk.distributed import Replicas
 from nfk.model import Model
 from nfk.operator.stream import GradientStream, Lengths
-from nfk.spaces import Block, Store
-from nfk.spaces.processes import together, united
+from nfk.spaces import Block, Space, Store
 from nfk.spaces.space import Leaves
 
 DEAD = 1e-12
@@ -100,8 +99,7 @@ def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer]
 
     `observers` see the raw gradients as they pass.
     """
-    processes, tallied = stream.space.processes, partial(_tallied, stream, observers)
-    found = tallied() if processes is None else together(processes, tallied)
+    found = stream.space.processes.together(lambda: _tallied(stream, observers))
     mean, squares, count, unit = united(stream.space, *found)
     return Moments.of(model, mean, squares, count, unit or 1.0)
 
@@ -118,6 +116,25 @@ def _tallied(stream: GradientStream, observers: Sequence[Observer]) -> tuple[np.
         del leaves  # before the next microbatch is begun: the plan counts two of them
     lengths.result()
     return *tally.result(), unit
+
+
+def united(
+    space: Space, mean: Float[np.ndarray, " P"], squares: Float[np.ndarray, " P"], count: int, unit: float | None
+) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"], int, float | None]:
+    """Mean, sum of squared deviations, number of rows and their unit, over all processes with rows of their own: two
+    sums of length P.
+
+    By Chan's formula, in the smallest of the units: that of the largest gradients."""
+    processes = space.processes
+    if not isinstance(processes, Replicas):
+        return mean, squares, count, unit
+    counts, units = zip(*processes.everyone((count, unit)), strict=True)
+    common, total = min((one for one in units if one is not None), default=None), sum(counts)
+    ratio = mean.dtype.type(0 if unit is None or common is None else common / unit)
+    mean, squares, own = mean * ratio, squares * ratio**2, mean.dtype.type(count)
+    add = lambda vector: space.get(processes.sum(space.put(vector[:, None])))[:, 0]  # noqa: E731
+    whole = add(mean * (own / mean.dtype.type(total)))
+    return whole, add(squares + own * (mean - whole) ** 2), total, common
 
 
 def unit_of(largest: float) -> float | None:

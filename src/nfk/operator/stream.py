@@ -65,11 +65,13 @@ class GradientStream:
         read = lambda begin, end: self.space.batch(self.examples.read, ranges, begin, end, size)  # noqa: E731
         return run(function, read, start, ranges.each if stop is None else stop, size, self.advance)
 
-    def sweep(self) -> Iterator[tuple[int, int, list]]:
-        """All raw gradients once: `(begin, end, leaves)` for examples begin:end; further rows are padding."""
+    def sweep(self, stop: int | None = None) -> Iterator[tuple[int, int, list]]:
+        """All raw gradients once, or those of the first `stop` examples of every range: `(begin, end, leaves)` for
+        examples begin:end; further rows are padding."""
         self.begin_pass()
         zero, one = np.zeros(self.layout.size, self.layout.dtype), np.ones(self.layout.size, self.layout.dtype)
-        yield from self.microbatches(self.pieces(zero), self.pieces(one))
+        last = self.ranges.each if stop is None else min(stop, self.ranges.each)
+        yield from self.microbatches(self.pieces(zero), self.pieces(one), 0, last)
 
     def microbatches(
         self, mean: list, scale: list, start: int = 0, stop: int | None = None

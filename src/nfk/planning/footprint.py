@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from nfk.distributed import Replicas
 from nfk.planning.batches import (
     CHUNK_ROWS,
     LEANEST,
     LEANEST_PRODUCTS,
+    MOST_MICROBATCH,
     Batches,
     chunk_bytes,
     gradient_batches,
@@ -71,9 +73,15 @@ class Footprint:
         return max(sum(size for name, size in parts.items() if name.endswith(TALL)) for parts in self.stages())
 
     @property
+    def places(self) -> int:
+        """Ranges of rows that are worked on at one time: of a mesh, or of processes that have rows of their own."""
+        space = self.options.space
+        return space.processes.size if isinstance(space.processes, Replicas) else space.parts
+
+    @property
     def share(self) -> Problem:
         """What each range of rows has of the problem."""
-        return self.problem.on(self.options.space)
+        return replace(self.problem, examples=-(-self.problem.examples // self.places))
 
     @property
     def column_bytes(self) -> float:
@@ -97,7 +105,8 @@ class Footprint:
     @property
     def image_bytes(self) -> float:
         """One column of the examples' side on each device."""
-        return self.share.rows * self.problem.itemsize / self.options.space.shards
+        space = self.options.space
+        return self.problem.on(space).rows * self.problem.itemsize / space.shards
 
     def stages(self) -> Iterator[dict[str, int]]:
         """Moments, search, finish: what each of them holds beside the batches, on each device."""
@@ -111,10 +120,15 @@ class Footprint:
         yield always | {name: int(size) for name, size in self._finish_bytes().items()}
 
     @property
+    def _most_chunk(self) -> int:
+        """Examples of a chunk, at the most."""
+        return min(max(CHUNK_ROWS // self.problem.outputs, MOST_MICROBATCH), self.share.examples)
+
+    @property
     def tile_bytes(self) -> int:
         """Of one example in each range's tile: where there are several, each device meets the tiles of all."""
-        parts = self.options.space.parts
-        return self.problem.row_bytes * (parts + 1 if parts > 1 else 1)
+        copies = 2 if isinstance(self.options.space.processes, Replicas) else 1  # on their way, besides
+        return self.problem.row_bytes * (self.places + copies if self.places > 1 else 1)
 
     def _search_bytes(self) -> Mapping[str, float]:
         p = self.problem
@@ -123,6 +137,8 @@ class Footprint:
             size = p.rows if self.method == "gram" else p.smaller
             dense = {"all gradients, dense": p.examples * p.row_bytes} if self.engine == "products" else {}
             tile = {"a tile of gradients": self.tile * self.tile_bytes} if self.tile else {}
+            if self.method == "gram" and self.keep and self.places > 1:
+                tile = {"a chunk of everyone's gradients": self.places * self._most_chunk * p.row_bytes}
             factors = {"factors of all layers": 2 * p.examples * p.factor_bytes} if self.factors else {}
             kernel: dict[str, float] = {"kernel matrix and its eigenvectors": 4 * 8 * size**2}
             return kernel | dense | tile | factors

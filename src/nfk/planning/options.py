@@ -52,11 +52,6 @@ class Options:
             raise ValueError(f"max_steps={self.max_steps!r} must be a whole number, 1 or more")
         if self.method not in ("auto", "krylov", "gram", "power", "exact"):
             raise ValueError(f"method={self.method!r} is unknown: choose 'auto', 'krylov', 'gram', 'power' or 'exact'")
-        if self.method in ("gram", "exact") and self.space.processes is not None:
-            raise ValueError(
-                f"method={self.method!r} needs the gradients of all examples in one process: choose 'krylov' or "
-                "'power', or leave it to 'auto'"
-            )
         if self.engine not in (None, "gradients", "products"):
             raise ValueError(
                 f"engine={self.engine!r} is unknown: choose 'gradients' or 'products', or None to let it be chosen"
@@ -97,9 +92,7 @@ class Options:
         """Those to choose from."""
         if self.method != "auto":
             return (self.method,)
-        if self.basis == "bfloat16":
-            return ("krylov",)
-        return ("krylov", "gram") if self.space.processes is None else ("krylov",)
+        return ("krylov",) if self.basis == "bfloat16" else ("krylov", "gram")
 
     @cached_property
     def budget(self) -> int:

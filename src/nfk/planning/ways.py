@@ -102,7 +102,7 @@ class Way(Footprint):
     @property
     def seconds(self) -> float:
         """Expected time, without compilation: what the devices share out, and what each of them waits for."""
-        devices = self.options.space.parts * self.options.space.shards
+        devices = self.places * self.options.space.shards
         shared = self._computing + self._written / self.rates.memory
         each = self.sweeps * (PASS_SECONDS + self.traffic / self.rates.memory)
         return shared / devices + self._alone + each + self.disk_seconds
@@ -138,7 +138,7 @@ class Way(Footprint):
         """Bytes that each device receives in a fused pass: the block is gathered along the data axis and its image
         reduced; along the basis axis, gradients that were computed by others."""
         space, p = self.options.space, self.problem
-        blocks = 2 * (space.parts - 1) * (self.width or self.rank) * self.resting_bytes
+        blocks = 2 * (self.places - 1) / self.places * (self.width or self.rank) * self.column_bytes
         gradients = 0.0 if self.keep or self.engine == "products" else self.share.examples * p.row_bytes
         return blocks + (space.shards - 1) / space.shards * gradients
 

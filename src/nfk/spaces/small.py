@@ -19,4 +19,4 @@ from nfk import distributed
 def eigh(matrix: Float[np.ndarray, "n n"], **options: Any) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, "n m"]]:
     """Eigenvalues, rising, and eigenvectors, as `scipy.linalg.eigh` gives them; `options` are its own."""
     values, vectors = scipy.linalg.eigh(matrix, **options)
-    return distributed.same(values), distributed.same(np.ascontiguousarray(vectors))
+    return distributed.current().of_first((values, vectors))

@@ -20,11 +20,11 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from nfk.distributed import ALONE, Processes
 from nfk.layout import Layout
 from nfk.ranges import Ranges
 
 if TYPE_CHECKING:
-    from nfk.spaces.processes import Processes
     from nfk.spaces.tally import Tally
 
 Block = Any  # what a place keeps: a numpy array, a jax array; no operation mixes two kinds
@@ -44,7 +44,7 @@ class Space(ABC):
     shards: int = 1  # shares that the columns of a block are cut into
     devices: str = ""  # in words, where there are several
     processor: str = "cpu"  # what computes there, by JAX's name for it
-    processes: Processes | None = None  # of torch.distributed, that share out the rows; blocks are whole in each
+    processes: Processes = ALONE  # that work here together
     device: Any = None  # where networks should compute (`model.interface.Place`), None for JAX's default
 
     @abstractmethod
@@ -67,6 +67,14 @@ class Space(ABC):
     @abstractmethod
     def get(self, block: Block) -> np.ndarray:
         """A block as an array of the host: for results and files, not for work."""
+
+    def kept(self, block: Block) -> np.ndarray:
+        """What this process keeps of a block in a file: all of it, or its part where there are several."""
+        return self.get(block)
+
+    def restored(self, part: np.ndarray, shape: tuple[int, ...]) -> Block:
+        """A block of that shape, of which every process has kept its part."""
+        return self.put(part)
 
     def eps(self, block: Block) -> float:
         """The rounding error of one operation on a block."""

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nfk.distributed import ALONE, Processes, Replicas
 from nfk.layout import Layout
 from nfk.ranges import Ranges
 from nfk.spaces.space import SLAB, Block, Leaves, Space, Store
 from nfk.spaces.tally import Tally
 from nfk.torch.devices import free_bytes, full_precision, generator, has_float64
-from nfk.torch.processes import TorchProcesses
 
 PART = 512  # rows of a product that are summed in its own precision: few, since some libraries sum one after another
 ROWS_AT_ONCE = 64  # of gradients that are normalised together
@@ -30,7 +30,7 @@ class TorchSpace(Space):
     """Blocks in the memory of one torch device; with `processes`, the same in each of them."""
 
     device: torch.device
-    processes: TorchProcesses | None = None
+    processes: Processes = ALONE
     name = "torch"
 
     @property
@@ -64,6 +64,19 @@ class TorchSpace(Space):
 
     def get(self, block: Tensor) -> np.ndarray:
         return block.detach().cpu().numpy()
+
+    def kept(self, block: Tensor) -> np.ndarray:
+        return self.get(block[self.processes.share(len(block))])
+
+    def restored(self, part: np.ndarray, shape: tuple[int, ...]) -> Tensor:
+        block = self.put(part)
+        return self.processes.stacked(block) if isinstance(self.processes, Replicas) else block
+
+    def own(self, examples: int) -> slice:
+        size = self.processes.size
+        if examples < size:
+            raise ValueError(f"{examples} examples are too few for {size} processes: each needs one; use fewer")
+        return self.processes.share(examples)
 
     def eps(self, block: Tensor) -> float:
         return torch.finfo(block.dtype).eps

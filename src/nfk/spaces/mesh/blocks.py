@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nfk import distributed
+from nfk.distributed import ALONE, JAX, Processes
 from nfk.memory import available_bytes
 from nfk.ranges import Ranges
 from nfk.spaces.mesh import local
@@ -54,9 +54,12 @@ class MeshBlocks(Space):
 
     @property
     def devices(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        mesh, processes = self.grid.mesh, len({device.process_index for device in self.grid.mesh.devices.flat})
-        of = f" of {processes} processes" if processes > 1 else ""
+        mesh, of = self.grid.mesh, f" of {self.processes.size} processes" if self.processes.several else ""
         return f"{mesh.size} ({self.processor}){of}: {self.parts} for the data, {self.shards} for the basis"
+
+    @property
+    def processes(self) -> Processes:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return JAX if len({device.process_index for device in self.grid.mesh.devices.flat}) > 1 else ALONE
 
     @property
     def processor(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -66,7 +69,7 @@ class MeshBlocks(Space):
         """Of the device that has least, of all processes; simulated ones share the memory of the machine."""
         stats = [device.memory_stats() or {} for _, device in self.grid.own]
         free = [known["bytes_limit"] - known.get("bytes_in_use", 0) for known in stats if known.get("bytes_limit")]
-        return min(distributed.gathered(min(free) if free else available_bytes() // len(stats)))
+        return min(self.processes.everyone(min(free) if free else available_bytes() // len(stats)))
 
     # --- making blocks, and taking them away
 
@@ -117,6 +120,15 @@ class MeshBlocks(Space):
         if isinstance(block, Tall):
             return self.grid.fetch(block.array)[: block.shape[0], : block.shape[1]]
         return self.grid.fetch(block)
+
+    def kept(self, block: Tall) -> np.ndarray:
+        return self.grid.own_pieces(block.array) if self.processes.several else self.get(block)
+
+    def restored(self, part: np.ndarray, shape: tuple[int, ...]) -> Tall:
+        if not self.processes.several:
+            return self.put(part)
+        filled = self.parts * self._each(shape[0]), self._wide(shape[1])
+        return self.tall(self.grid.of_pieces(part, filled, TALL), *shape)
 
     def sampled(self, block: Any, step: int) -> np.ndarray:
         if not isinstance(block, Tall):

@@ -61,6 +61,16 @@ class Grid:
         shape = len(arrays[0]) * self.mesh.size, *arrays[0].shape[1:]
         return jax.make_array_from_single_device_arrays(shape, NamedSharding(self.mesh, EACH), arrays)
 
+    def own_pieces(self, array: jax.Array) -> np.ndarray:
+        """What the devices of this process have of an array, one piece of one shape each."""
+        pieces = {piece.device: piece.data for piece in array.addressable_shards}
+        return np.stack([np.asarray(pieces[device]) for _, device in self.own])
+
+    def of_pieces(self, pieces: np.ndarray, shape: tuple[int, ...], spec: Spec) -> jax.Array:
+        """The array of which `own_pieces` gave the pieces, in every process."""
+        arrays = [jax.device_put(piece, device) for piece, (_, device) in zip(pieces, self.own, strict=True)]
+        return jax.make_array_from_single_device_arrays(shape, NamedSharding(self.mesh, spec), arrays)
+
     def fetch(self, array: jax.Array) -> np.ndarray:
         """An array on the host of every process."""
         if not array.is_fully_addressable:
