@@ -139,8 +139,11 @@ class Way(Footprint):
         reduced; along the basis axis, gradients that were computed by others."""
         space, p = self.options.space, self.problem
         blocks = 2 * (space.parts - 1) * (self.width or self.rank) * self.resting_bytes
-        gradients = 0.0 if self.keep or self.engine == "products" else self.share.examples * p.row_bytes
-        return blocks + (space.shards - 1) / space.shards * gradients
+        if self.keep or self.engine == "products" or space.shards == 1:
+            return blocks
+        size = self.batches().gradients
+        each = -(-size // space.shards)  # of a microbatch on each device, with padding: all of it travels
+        return blocks + -(-self.share.examples // size) * (space.shards - 1) * each * p.row_bytes
 
     @property
     def disk_seconds(self) -> float:
