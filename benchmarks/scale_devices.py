@@ -95,26 +95,26 @@ WIDTH = 16
 
 
 def traffic() -> list[dict]:
-    """A fused pass over gradients that are computed again: what the blocks and the gradients move, and the rest."""
+    """On every mesh: what the blocks and the gradients of a pass move, and the rest."""
     model, X = problem(40_000, 512)
-    rows = []
-    for mesh in MESHES:
-        fitted = nfk.fit(model, X, WIDTH, mesh=mesh, memory="1GB", **RECOMPUTED)
-        way = replace(fitted.plan.way, width=WIDTH)
-        operator = operator_of(fitted, X, way.batches())
-        block = fitted.space.random([1], fitted.right.shape[0], WIDTH, np.dtype(np.float32))
-        parts: dict[str, float] = {}
+    return [{"parameters": model.layout.size, "examples": len(X), **travelled(model, X, mesh)} for mesh in MESHES]
 
-        def hear(name: str, compiled: Any, parts: dict[str, float] = parts) -> None:
-            parts[name] = parts.get(name, 0) + received(compiled.as_text())
 
-        with listening(hear):
-            operator.fused(block)
-        rows.append({
-            "mesh": mesh, "parameters": model.layout.size, "examples": len(X), "columns": WIDTH,
-            "received": sum(parts.values()), "predicted": way.traffic, "parts": parts,
-        })  # fmt: skip
-    return rows
+def travelled(model: nfk.Model, X: np.ndarray, mesh: tuple[int, int]) -> dict[str, Any]:
+    """Bytes that a device receives in a fused pass over gradients that are computed again: counted, and reckoned."""
+    fitted = nfk.fit(model, X, WIDTH, mesh=mesh, memory="1GB", **RECOMPUTED)
+    way = replace(fitted.plan.way, width=WIDTH)
+    operator = operator_of(fitted, X, way.batches())
+    block = fitted.space.random([1], fitted.right.shape[0], WIDTH, np.dtype(np.float32))
+    parts: dict[str, float] = {}
+
+    def hear(name: str, compiled: Any) -> None:
+        parts[name] = parts.get(name, 0) + received(compiled.as_text())
+
+    with listening(hear):
+        operator.fused(block)
+    counted = sum(parts.values())
+    return {"mesh": mesh, "columns": WIDTH, "received": counted, "predicted": way.traffic, "parts": parts}
 
 
 def received(text: str) -> float:
@@ -145,36 +145,37 @@ def _bytes(kind: str, dims: str) -> int:
 # --- what each device holds
 
 
-RANK, COLUMNS, CAPACITY, STEPS, MICROBATCH, CHUNK = 32, 32, 320, 11, 8, 32  # the last step begins with a restart
+MICROBATCH, CHUNK = 8, 32
 
 
 def memory() -> list[dict]:
-    """The most that a device holds in a search of one width, by basis shards: what is alive after every program, and
-    what the program itself has needed."""
+    """By basis shards: the same search, which fills its basis and restarts once."""
     model, X = problem(100_000, 512)
-    return [{"shards": shards, "parameters": model.layout.size, "examples": len(X), **_peak(model, X, shards)}
-            for shards in (1, 2, 4, 8)]  # fmt: skip
+    facts = {"parameters": model.layout.size, "examples": len(X), "columns": 32, "capacity": 320, "chunk": CHUNK}
+    return [{"shards": shards, **facts, **peak(model, X, shards, 32, 320, 11)} for shards in (1, 2, 4, 8)]
 
 
-def _peak(model: nfk.Model, X: np.ndarray, shards: int) -> dict[str, Any]:
+def peak(model: nfk.Model, X: np.ndarray, shards: int, columns: int, capacity: int, steps: int) -> dict[str, int]:
+    """The most bytes that a device holds at a time in a search with blocks of so many columns: what is alive after
+    every program, and what the program itself has needed."""
     fitted = nfk.fit(model, X[:64], 4, mesh=(1, shards), memory="2GB", **RECOMPUTED)
     operator = operator_of(fitted, X, replace(fitted.plan.batches, gradients=MICROBATCH, chunk=CHUNK))
     del fitted
-    gc.collect()  # the fit: its stream is all that is needed
-    peak = dict.fromkeys(("blocks", "images", "work", "rest", "all"), 0)
+    gc.collect()
+    most = dict.fromkeys(("blocks", "images", "work", "rest", "all"), 0)
 
     def hear(name: str, compiled: Any) -> None:
         now = _held(operator)
         now["work"] = compiled.memory_analysis().temp_size_in_bytes
         now["all"] = sum(now.values())
-        peak.update({kind: max(size, now[kind]) for kind, size in peak.items()})
+        most.update({kind: max(size, now[kind]) for kind, size in most.items()})
 
-    goal = Goal(RANK, None, 1e-6, operator.trace, RANK)
-    search = Krylov(ParameterSide(operator), goal, [0], COLUMNS, CAPACITY, RANK, most_steps=STEPS)
+    goal = Goal(columns, None, 1e-6, operator.trace, columns)
+    search = Krylov(ParameterSide(operator), goal, [0], columns, capacity, columns, most_steps=steps)
     with listening(hear), warnings.catch_warnings():
         warnings.simplefilter("ignore", nfk.ConvergenceWarning)  # it need not converge to show what is held
         loop(search, Quiet())
-    return {"columns": COLUMNS, "capacity": CAPACITY, "chunk": CHUNK, **peak}
+    return most
 
 
 def _held(operator: Any) -> dict[str, int]:

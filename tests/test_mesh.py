@@ -9,7 +9,9 @@ import pytest
 from registry import CASES, Case
 
 import nfk
+from benchmarks import scale_devices
 from nfk.spaces import HOST, Mesh
+from nfk.spaces.mesh.sharding import TALL
 from nfk.stream import Examples
 
 WAYS = {
@@ -100,6 +102,39 @@ def test_each_device_holds_its_share(fitted):
     assert shared.right.shape[1] == 5
     sizes = {shard.data.shape for shard in shared.right.array.addressable_shards}
     assert sizes == {(-(-shared.right.shape[0] // 4), 4)}
+
+
+@pytest.fixture(scope="module")
+def dense():
+    return scale_devices.problem(2_000, 120)
+
+
+def test_memory_for_blocks_falls_with_the_shards_of_the_basis(dense):
+    """All through a search that restarts, counted in compiled programs; beside it two chunks of gradients, no more."""
+    model, X = dense
+    one, four = (scale_devices.peak(model, X, shards, columns=16, capacity=32, steps=3) for shards in (1, 4))
+    assert 4 * four["blocks"] < 1.15 * one["blocks"]
+    assert 4 * four["images"] < 1.5 * one["images"]
+    row = 4 * model.layout.size
+    assert four["blocks"] > 32 * row / 4
+    assert max(one["rest"], four["rest"]) < (2 * scale_devices.CHUNK + 10) * row
+
+
+def test_a_plan_knows_what_travels(dense):
+    """As XLA compiled it: blocks and sums along the data axis, gradients along the other."""
+    found = scale_devices.travelled(*dense, (2, 4))
+    assert found["received"] == pytest.approx(found["predicted"], rel=0.02)
+
+
+def test_simulated_devices_run_one_program_at_a_time():
+    """Else one that waits for the others may hold the thread that they need."""
+    grid = Mesh.of(jax.devices(), 8).grid
+    slow = grid.each(_slow, (TALL,), TALL, grid.put(np.ones((400, 3200), np.float32), TALL))
+    assert slow.is_ready()
+
+
+def _slow(block):
+    return jax.lax.fori_loop(0, 30, lambda i, total: total @ block, block)
 
 
 class Counting:
