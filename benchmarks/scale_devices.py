@@ -117,6 +117,27 @@ def travelled(model: nfk.Model, X: np.ndarray, mesh: tuple[int, int]) -> dict[st
     return {"mesh": mesh, "columns": WIDTH, "received": counted, "predicted": way.traffic, "parts": parts}
 
 
+BETWEEN = ("inner", "add_product", "product", "_joined")
+
+
+def passed_by(model: nfk.Model, X: np.ndarray, mesh: tuple[int, int]) -> tuple[float, float]:
+    """Bytes that a device receives in the third step of a search, without its pass: counted, and reckoned."""
+    fitted = nfk.fit(model, X, WIDTH, mesh=mesh, memory="1GB", **RECOMPUTED)
+    way = replace(fitted.plan.way, width=WIDTH)
+    operator = operator_of(fitted, X, way.batches())
+    goal = Goal(WIDTH, None, 1e-6, operator.trace, WIDTH)
+    search = Krylov(ParameterSide(operator), goal, [0], WIDTH, 4 * WIDTH, WIDTH)
+    state = search.step(search.step(search.init()))
+    counted = [0.0]
+
+    def hear(name: str, compiled: Any) -> None:
+        counted[0] += received(compiled.as_text()) if name in BETWEEN else 0
+
+    with listening(hear):
+        search.step(state)
+    return counted[0], way.passing(2 * WIDTH)
+
+
 def received(text: str) -> float:
     """Bytes that a device receives in the collectives of a compiled program."""
     total = 0.0

@@ -126,6 +126,12 @@ def test_a_plan_knows_what_travels(dense):
     assert found["received"] == pytest.approx(found["predicted"], rel=0.02)
 
 
+def test_a_plan_knows_what_passes_by_between_passes(dense):
+    """While a block is made orthogonal; small matrices, which it does not count, are a tenth of it here."""
+    counted, reckoned = scale_devices.passed_by(*dense, (2, 4))
+    assert 0.95 * reckoned < counted < 1.15 * reckoned
+
+
 def test_simulated_devices_run_one_program_at_a_time():
     """Else one that waits for the others may hold the thread that they need."""
     grid = Mesh.of(jax.devices(), 8).grid
@@ -174,8 +180,8 @@ def test_a_gradient_that_is_not_finite_is_named_wherever_it_is():
 
 
 def test_a_plan_says_what_each_device_holds():
-    case = CASES["classifier_mlp"](np.dtype(np.float32))
-    alone, shared = (nfk.plan(case.model, case.X, 4, mesh=mesh, method="krylov", memory="1GB") for mesh in (1, (4, 2)))
+    model, X = scale_devices.problem(50_000, 2_000)
+    alone, shared = (nfk.plan(model, X, 4, mesh=mesh, method="krylov", memory="1GB") for mesh in (1, (4, 2)))
     assert "8 (cpu): 4 for the data, 2 for the basis" in str(shared)
     assert "on each device" in str(shared)
     assert shared.seconds < alone.seconds

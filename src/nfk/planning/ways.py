@@ -104,7 +104,7 @@ class Way(Footprint):
         """Expected time, without compilation: what the devices share out, and what each of them waits for."""
         devices = self.options.space.parts * self.options.space.shards
         shared = self._computing + self._written / self.rates.memory
-        each = self.sweeps * (PASS_SECONDS + self.traffic / self.rates.memory)
+        each = self.sweeps * (PASS_SECONDS + self.traffic / self.rates.memory) + self._passing_seconds
         return shared / devices + self._alone + each + self.disk_seconds
 
     @property
@@ -144,6 +144,18 @@ class Way(Footprint):
         size = self.batches().gradients
         each = -(-size // space.shards)  # of a microbatch on each device, with padding: all of it travels
         return blocks + -(-self.share.examples // size) * (space.shards - 1) * each * p.row_bytes
+
+    def passing(self, before: float) -> float:
+        """Bytes that each device receives while a block is made orthogonal to `before` columns, and is divided out of
+        them after its pass: along the basis axis all columns pass by, those before three times, its own six times."""
+        shards = self.options.space.shards
+        return (3 * before + 6 * self.width) * (shards - 1) * self.resting_bytes
+
+    @property
+    def _passing_seconds(self) -> float:
+        if self.method != "krylov" or self.side != "parameters":
+            return 0.0
+        return self.steps * self.passing(min(self.columns, self.capacity) / 2) / self.rates.memory
 
     @property
     def disk_seconds(self) -> float:
