@@ -28,6 +28,7 @@ from nfk.checkpoint import Checkpoint
 
 SEED = 0
 MOMENT_SECONDS = 5.0  # after the last result that a life is to see
+SCHEDULED = Path("/proc/thread-self/schedstat")  # of Linux
 METHODS = ("krylov", "gram", "power")
 Section = Literal["kills", "processes", "cost"]
 
@@ -138,16 +139,21 @@ def cost(keep: bool, examples: int) -> dict[str, Any]:
     options: dict[str, Any] = {"method": "krylov", "side": "parameters", "keep": keep}
     nfk.fit(model, images[:64], 8, **options)  # compiles
     with tempfile.TemporaryDirectory() as folder:
-        with timed("keep", "finish") as writing:
-            started = time.perf_counter()
+        killed = Path(folder) / "killed"
+        with timed("begin", "keep", "finish") as writing, left_behind(killed):
+            started, used = time.perf_counter(), time.process_time()
             fitted = nfk.fit(model, images, 32, checkpoint=Path(folder) / "whole", **options)
-            seconds = time.perf_counter() - started
-        kept = len(writing["calls"]) - 1
-        resumed, last = resumed_seconds(model, images, Path(folder) / "killed", kept - 1, options)
+            clock, processor = time.perf_counter() - started, time.process_time() - used
+        resumed, last = resumed_seconds(model, images, killed, options)
+    spent = writing["seconds"]
+    seconds = processor + max(spent - writing["processor"], 0)  # and what it waited for the disk
     return {
         "parameters": model.layout.size, "examples": len(images), "rank": 32, "gradients_kept": keep,
-        "passes": fitted.passes, "seconds": seconds, "seconds_writing": writing["seconds"],
-        "share_writing": writing["seconds"] / seconds, "seconds_resumed": resumed, "seconds_of_the_last_pass": last,
+        "passes": fitted.passes, "width": fitted.plan.width, "entries": writing["calls"]["keep"],
+        "bytes": writing["bytes"], "seconds": seconds, "seconds_writing": spent,
+        "processor_seconds_writing": writing["processor"],
+        "share_writing": spent / seconds, "seconds_by_call": writing["by_call"], "seconds_by_the_clock": clock,
+        "seconds_resumed": resumed, "seconds_of_the_last_pass": last,
     }  # fmt: skip
 
 
@@ -170,24 +176,38 @@ def critic(count: int) -> tuple[nfk.Model, np.ndarray]:
     return nfk.energy(score, [*map(jnp.asarray, kernels), final]), images
 
 
+def undisturbed() -> float:
+    """Seconds in which this thread ran or waited for the disk; not those in which another program had its core."""
+    waited = float(SCHEDULED.read_text().split()[1]) / 1e9 if SCHEDULED.exists() else 0.0
+    return time.perf_counter() - waited
+
+
 @contextmanager
 def timed(*names: str) -> Iterator[dict[str, Any]]:
-    """Seconds inside these methods of a checkpoint while the block runs, and when each call of them ended."""
-    spent: dict[str, Any] = {"seconds": 0.0, "calls": []}
+    """Inside these methods of a checkpoint while the block runs: seconds (undisturbed) and those of the processor, the
+    bytes of arrays that were to be kept, how often each was called; and when calls ended, by the processor's time."""
+    spent: dict[str, Any] = {"seconds": 0.0, "processor": 0.0, "bytes": 0, "ends": []}
+    spent |= {"by_call": dict.fromkeys(names, 0.0), "calls": dict.fromkeys(names, 0)}
     originals = {name: getattr(Checkpoint, name) for name in names}
 
-    def watched(original: Any) -> Any:
+    def watched(name: str, original: Any) -> Any:
         def call(*arguments: Any) -> Any:
-            started = time.perf_counter()
+            started, used = undisturbed(), time.thread_time()
             result = original(*arguments)
-            spent["calls"].append(time.perf_counter())
-            spent["seconds"] += spent["calls"][-1] - started
+            took = undisturbed() - started
+            spent["seconds"] += took
+            spent["by_call"][name] += took
+            spent["processor"] += time.thread_time() - used
+            spent["calls"][name] += 1
+            spent["ends"].append(time.process_time())
+            if name == "keep":
+                spent["bytes"] += sum(array.nbytes for array in arguments[-1])
             return result
 
         return call
 
     for name, original in originals.items():
-        setattr(Checkpoint, name, watched(original))
+        setattr(Checkpoint, name, watched(name, original))
     try:
         yield spent
     finally:
@@ -195,29 +215,34 @@ def timed(*names: str) -> Iterator[dict[str, Any]]:
             setattr(Checkpoint, name, original)
 
 
-def resumed_seconds(
-    model: nfk.Model, images: np.ndarray, folder: Path, entries: int, options: dict[str, Any]
-) -> tuple[float, float]:
-    """A fit that dies before its last entry is written: the seconds of the second call, and of its own pass alone."""
-    original = Checkpoint.keep
+@contextmanager
+def left_behind(folder: Path) -> Iterator[None]:
+    """When a fit is about to finish, `folder` gets its checkpoint as a kill in its last pass would have left it."""
+    finish = Checkpoint.finish
 
-    def dying(self: Checkpoint, *arguments: Any) -> None:
-        if self.passes == entries:
-            raise RuntimeError("killed")
-        original(self, *arguments)
+    def copied(self: Checkpoint, *arguments: Any) -> None:
+        folder.mkdir()
+        last = f"entry-{self.passes - 1:04}"
+        for path in self.folder.iterdir():
+            if path.is_file() and not path.name.startswith((".", last)):
+                os.link(path, folder / path.name)
+        finish(self, *arguments)
 
-    Checkpoint.keep = dying
+    Checkpoint.finish = copied
     try:
-        nfk.fit(model, images, 32, checkpoint=folder, **options)
-    except RuntimeError:
-        pass
+        yield
     finally:
-        Checkpoint.keep = original
+        Checkpoint.finish = finish
+
+
+def resumed_seconds(model: nfk.Model, images: np.ndarray, folder: Path, options: dict[str, Any]) -> tuple[float, float]:
+    """A fit that was killed in its last pass: processor seconds of the second call, and of its own pass alone."""
     with timed("recall", "keep") as watched:
-        started = time.perf_counter()
+        started = time.process_time()
         nfk.fit(model, images, 32, checkpoint=folder, **options)
-        seconds = time.perf_counter() - started
-    return seconds, watched["calls"][-1] - watched["calls"][-2]
+        seconds = time.process_time() - started
+    assert watched["calls"]["keep"] == 1
+    return seconds, watched["ends"][-1] - watched["ends"][-2]
 
 
 if __name__ == "__main__":

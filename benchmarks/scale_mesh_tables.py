@@ -9,6 +9,7 @@ from nfk.memory import human
 WHAT = {"gradients": "gradients dominate: a critic, computed again in each pass", "products": "products dominate: kept"}
 
 WHO = ("one process, host", "one process, mesh", "two processes")
+TRAVELS = (("gather_rows",), ("exchanged", "summed"), ("written",))  # programs: blocks, sums, gradients
 
 
 def repeats(results: dict) -> str:
@@ -28,38 +29,45 @@ def repeats(results: dict) -> str:
 def processes(results: dict) -> str:
     if "processes" not in results:
         return ""
+    found = results["processes"]
+    cores = [core for row in found.values() for core in row["cores"]["two processes"]]
+    apart = all(len(core) == 1 for core in cores) and len({core[0] for core in cores}) == 2
+    where = "each with a core of its own" if apart else "**which shared a core: these figures say nothing**"
     lines = [
-        "Median seconds of a fit, without compilation, contestants in turn on an idle machine, one core for each "
-        "process (`python -m benchmarks.scale --only processes`). The host is where a fit of one process on a CPU "
-        "runs by default: its products are by BLAS, those of a mesh by XLA.",
+        f"Median seconds of a fit, without compilation, contestants in turn; two processes, {where}, one thread in "
+        "each (`python -m benchmarks.scale --only processes`, on an idle machine). The host is where a fit of one "
+        "process on a CPU runs by default: its products are by BLAS, those of a mesh by XLA. The most that there is "
+        "for two: two processes that know nothing of each other, each with a whole fit.",
         "",
-        *head("fit", "one process, host", "one process, mesh", "two processes", "times one (host)", "times one (mesh)"),
+        *head("fit", *WHO, "times one on a mesh", "the most here", "times one on the host"),
     ]
-    for name, row in results["processes"].items():
+    for name, row in found.items():
         seconds, speedup = row["seconds"], row["speedup"]
         of = f"{WHAT[name]}; {row['parameters']:,} parameters, {row['examples']:,} examples, k = {row['rank']}"
-        times = " | ".join(
-            f"{seconds[who]:.2f} s" for who in ("one process, host", "one process, mesh", "two processes")
-        )
-        lines.append(f"| {of} | {times} | {speedup['one process, host']:.2f} | {speedup['one process, mesh']:.2f} |")
-    return "\n".join([*lines, ""])
+        times = " | ".join(f"{seconds[who]:.2f} s ({row['passes'][who]} passes)" for who in WHO)
+        speeds = " | ".join(f"{x:.2f}" for x in (speedup[WHO[1]], row["most"], speedup[WHO[0]]))
+        lines.append(f"| {of} | {times} | {speeds} |")
+    worst = max(row["difference"] for row in found.values())
+    return "\n".join([*lines, "", f"Their leading eigenvalues differ by {worst:.0e} at the most.", ""])
 
 
 def traffic(results: dict) -> str:
     if "traffic" not in results:
         return ""
+    rows = results["traffic"]
+    first, worst = rows[0], max(abs(row["received"] / row["predicted"] - 1) for row in rows)
     lines = [
-        "Bytes that each device receives in a fused pass of 16 columns, 39,984 parameters, 512 examples: counted in "
-        "the programs that XLA compiled, and as the plan reckons (`python -m benchmarks.scale --only traffic`):",
+        f"Bytes that each device receives in a fused pass of {first['columns']} columns, {first['parameters']:,} "
+        f"parameters, {first['examples']:,} examples: counted in the programs that XLA compiled, and as the plan "
+        f"reckons; they differ by {worst:.1%} at the most (`python -m benchmarks.scale --only traffic`):",
         "",
-        *head("data x basis", "counted", "reckoned", "blocks gathered", "sums reduced", "gradients"),
+        *head("data x basis", "counted", "reckoned", "blocks gathered", "sums reduced", "gradients", "anything else"),
     ]
-    for row in results["traffic"]:
-        parts = [human(row["parts"].get(name, 0)) for name in ("gather_rows", "summed", "written")]
+    for row in rows:
+        parts = [sum(row["parts"].get(name, 0) for name in names) for names in TRAVELS]
+        sizes = " | ".join(human(size) for size in (*parts, row["received"] - sum(parts)))
         data, basis = row["mesh"]
-        lines.append(
-            f"| {data} x {basis} | {human(row['received'])} | {human(row['predicted'])} | {' | '.join(parts)} |"
-        )
+        lines.append(f"| {data} x {basis} | {human(row['received'])} | {human(row['predicted'])} | {sizes} |")
     return "\n".join([*lines, ""])
 
 
@@ -67,27 +75,36 @@ def memory(results: dict) -> str:
     if "memory" not in results:
         return ""
     rows = results["memory"]
+    first = rows[0]
     lines = [
-        "What one device holds at the most in the same search (blocks of 32 columns, 99,960 parameters), by the number "
-        "of devices that share out the columns (`python -m benchmarks.scale --only memory`):",
+        f"What one device holds at the most in the same search, by the number of devices that share out the columns: "
+        f"{first['parameters']:,} parameters, {first['examples']} examples, a basis of up to {first['capacity']} "
+        f"columns in blocks of {first['columns']}, {first['chunk']} examples' gradients at a time. Arrays are those "
+        "alive after every program; the work space of a program is what XLA's own analysis says of it. Each column is "
+        "the most at any time, the last one that of the sum (`python -m benchmarks.scale --only memory`):",
         "",
-        *head("basis shards", "blocks of parameters x columns", "times shards", "everything"),
-    ]
+        *head("basis shards", "blocks of parameters x columns", "times shards, relative to one",
+              "images, examples x columns", "work space of a program", "gradients, parameters, moments", "all"),
+    ]  # fmt: skip
     for row in rows:
-        share = row["blocks"] * row["shards"] / rows[0]["blocks"]
-        lines.append(f"| {row['shards']} | {human(row['blocks'])} | {share:.2f} | {human(row['all'])} |")
+        share = row["blocks"] * row["shards"] / first["blocks"]
+        sizes = " | ".join(human(row[name]) for name in ("images", "work", "rest", "all"))
+        lines.append(f"| {row['shards']} | {human(row['blocks'])} | {share:.2f} | {sizes} |")
     return "\n".join([*lines, ""])
 
 
 def pairs(results: dict) -> str:
-    if "pairs" not in results:
-        return ""
-    rows, worst = results["pairs"]["rows"], results["pairs"]["worst"]
+    found = results.get("pairs", {})
+    if "worst_kernel" not in found:
+        return ""  # or not at its end
+    rows = found["rows"]
     models, ways, meshes = (len({str(row[name]) for row in rows}) for name in ("model", "way", "mesh"))
     return (
         f"All {len(rows)} pairs of {models} models and {ways} ways to run, on {meshes} meshes in turn, 37 examples, "
-        f"against one host in float32: eigenvalues and kernel differ by {worst:.0e} at the most, relative to the "
-        "largest (`python -m benchmarks.scale --only pairs`).\n"
+        f"against one host in float32. Relative to the largest, eigenvalues differ by {found['worst_eigenvalues']:.0e} "
+        f"at the most, the kernel of the embedding by {found['worst_kernel']:.0e}, the trace by "
+        f"{found['worst_trace']:.0e}, and a call of the embedding differs from what the fit says of the same examples "
+        f"by {found['worst_call']:.0e} (`python -m benchmarks.scale --only pairs`).\n"
     )
 
 

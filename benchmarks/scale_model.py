@@ -27,6 +27,7 @@ class Imagined(Host):
 
     parts: int = 1
     shards: int = 1
+    chunk_copies: int = 2
     processor: str = "gpu"
     devices: str = "imagined"
     device: Any = "imagined"

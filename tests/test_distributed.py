@@ -14,6 +14,7 @@ import pytest
 
 import nfk
 from nfk import distributed
+from nfk import launch as launching
 
 pytestmark = pytest.mark.xdist_group("processes")  # one worker: the processes of two would fight for the cores
 WORK = Path(__file__).parent / "jax_processes.py"
@@ -146,6 +147,19 @@ def test_a_launcher_that_is_told_to_end_ends_its_processes(tmp_path):
     launcher.terminate()
     launcher.wait(timeout=30)
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.parametrize(("processes", "shares"), [(2, [{4, 6}, {5}]), (4, [{4, 5, 6}] * 4)])
+def test_each_process_has_its_share_of_the_cores_from_the_start(processes, shares, monkeypatch):
+    """Of cores 4, 5 and 6; all of them where there are too few."""
+    own, found = [{4, 5, 6}], []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own[0], raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: own.__setitem__(0, set(cores)), raising=False)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, env: found.append(own[0]))
+    for number in range(processes):
+        launching._start([], "here:1", processes, number)
+    assert found == shares
+    assert own == [{4, 5, 6}]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ import pytest
 from registry import CASES, Case
 
 import nfk
+from benchmarks import scale_devices
 from nfk.spaces import HOST, Mesh
+from nfk.spaces.mesh.sharding import TALL
 from nfk.stream import Examples
 
 WAYS = {
@@ -102,6 +104,45 @@ def test_each_device_holds_its_share(fitted):
     assert sizes == {(-(-shared.right.shape[0] // 4), 4)}
 
 
+@pytest.fixture(scope="module")
+def dense():
+    return scale_devices.problem(2_000, 120)
+
+
+def test_memory_for_blocks_falls_with_the_shards_of_the_basis(dense):
+    """All through a search that restarts, counted in compiled programs; beside it two chunks of gradients, no more."""
+    model, X = dense
+    one, four = (scale_devices.peak(model, X, shards, columns=16, capacity=32, steps=3) for shards in (1, 4))
+    assert 4 * four["blocks"] < 1.15 * one["blocks"]
+    assert 4 * four["images"] < 1.5 * one["images"]
+    row = 4 * model.layout.size
+    assert four["blocks"] > 32 * row / 4
+    assert max(one["rest"], four["rest"]) < (2 * scale_devices.CHUNK + 10) * row
+
+
+def test_a_plan_knows_what_travels(dense):
+    """As XLA compiled it: blocks and sums along the data axis, gradients along the other."""
+    found = scale_devices.travelled(*dense, (2, 4))
+    assert found["received"] == pytest.approx(found["predicted"], rel=0.02)
+
+
+def test_a_plan_knows_what_passes_by_between_passes(dense):
+    """While a block is made orthogonal; small matrices, which it does not count, are a tenth of it here."""
+    counted, reckoned = scale_devices.passed_by(*dense, (2, 4))
+    assert 0.95 * reckoned < counted < 1.15 * reckoned
+
+
+def test_simulated_devices_run_one_program_at_a_time():
+    """Else one that waits for the others may hold the thread that they need."""
+    grid = Mesh.of(jax.devices(), 8).grid
+    slow = grid.each(_slow, (TALL,), TALL, grid.put(np.ones((400, 3200), np.float32), TALL))
+    assert slow.is_ready()
+
+
+def _slow(block):
+    return jax.lax.fori_loop(0, 30, lambda i, total: total @ block, block)
+
+
 class Counting:
     """Examples that note which of them were read."""
 
@@ -139,8 +180,8 @@ def test_a_gradient_that_is_not_finite_is_named_wherever_it_is():
 
 
 def test_a_plan_says_what_each_device_holds():
-    case = CASES["classifier_mlp"](np.dtype(np.float32))
-    alone, shared = (nfk.plan(case.model, case.X, 4, mesh=mesh, method="krylov", memory="1GB") for mesh in (1, (4, 2)))
+    model, X = scale_devices.problem(50_000, 2_000)
+    alone, shared = (nfk.plan(model, X, 4, mesh=mesh, method="krylov", memory="1GB") for mesh in (1, (4, 2)))
     assert "8 (cpu): 4 for the data, 2 for the basis" in str(shared)
     assert "on each device" in str(shared)
     assert shared.seconds < alone.seconds

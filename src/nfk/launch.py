@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from nfk import distributed
 
@@ -42,7 +43,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _start(command: list[str], address: str, processes: int, number: int) -> subprocess.Popen:
     places = {distributed.ADDRESS: address, distributed.PROCESSES: str(processes), distributed.PROCESS: str(number)}
-    return subprocess.Popen(command, env={**os.environ, **places, CHILD: str(processes)})
+    with _cores(number, processes):
+        return subprocess.Popen(command, env={**os.environ, **places, CHILD: str(processes)})
+
+
+@contextmanager
+def _cores(number: int, processes: int) -> Iterator[None]:
+    """What starts here has its share of the cores, where there are enough: more threads than cores wait for one
+    another. It has it from its first moment, since BLAS counts the cores when numpy is imported."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) >= processes:
+        os.sched_setaffinity(0, cores[number::processes])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def _watch(children: list[subprocess.Popen]) -> int:
@@ -75,19 +93,9 @@ def _free_port() -> int:
         return found.getsockname()[1]
 
 
-def _share_cores(number: int, processes: int) -> None:
-    """A share of the cores for each, where there are enough: more threads than cores wait for one another."""
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) >= processes:
-        os.sched_setaffinity(0, cores[number::processes])
-
-
 def _run(script: str, arguments: list[str]) -> None:
     """The script in this process, which is one of several."""
-    number, processes = int(os.environ[distributed.PROCESS]), int(os.environ.pop(CHILD))
-    _share_cores(number, processes)
+    os.environ.pop(CHILD)
     distributed.initialize()
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))

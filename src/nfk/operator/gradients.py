@@ -9,6 +9,7 @@ A network that reuses its weights (a convolution) favours this engine over produ
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain
@@ -64,16 +65,21 @@ class GradientOperator:
         """|V|_F^2 = trace of the kernel, exact: the squared norms of the rows, free in the first pass."""
         if self.row_squares is None:
             self._measure = True
-            for _ in self.chunks():
-                pass
+            deque(self.chunks(), maxlen=0)  # holds none of them
         assert self.row_squares is not None
         return float(self.row_squares.sum())
 
     def matmat(self, block: Float[Block, "P U"]) -> Float[Block, "rows U"]:
         """V M. One pass."""
         spread = self.space.spread(block)
-        parts = ((rows, self.space.product(V, spread)) for rows, V in self.chunks())
-        return self.row_space.stacked(parts, self.shape[0], block.shape[1], self.dtype)
+
+        def parts() -> Iterator[tuple[slice, Block]]:
+            for rows, V in self.chunks():
+                part = self.space.product(V, spread)
+                del V  # before the next chunk is begun: the plan counts one of them
+                yield rows, part
+
+        return self.row_space.stacked(parts(), self.shape[0], block.shape[1], self.dtype)
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         """V' W. One pass."""
@@ -81,6 +87,7 @@ class GradientOperator:
         total = None
         for rows, V in self.chunks():
             total = self.space.outer(total, V, self.row_space.part(weights, rows))
+            del V
         return self.space.summed(total)
 
     def fused(self, block: Float[Block, "P U"]) -> tuple[Float[Block, "rows U"], Float[Block, "P U"]]:
@@ -92,6 +99,7 @@ class GradientOperator:
             for rows, V in self.chunks():
                 part = self.space.product(V, spread)
                 total = self.space.outer(total, V, part)
+                del V
                 yield rows, part
 
         result = self.row_space.stacked(parts(), self.shape[0], block.shape[1], self.dtype)
@@ -103,6 +111,7 @@ class GradientOperator:
         for rows, V in self.chunks():
             whole, there = self.ranges.places(rows)
             result[whole] = self.space.images(V, spread)[there, : block.shape[1]]
+            del V
         return result
 
     def gram(self, double: bool = False) -> Float[np.ndarray, "rows rows"]:
@@ -185,6 +194,7 @@ class GradientOperator:
             if lengths is not None:
                 lengths.add(rows, self.space.row_squares(V))
             yield rows, V
+            del V
         if lengths is not None:
             self.row_squares = lengths.result()
 
@@ -207,9 +217,10 @@ class GradientOperator:
         """V[rows] in a room that every chunk uses again: fresh pages cost more than the products."""
         if self._scratch is None:
             self._scratch = self.space.store(min(self._step, self.ranges.each), self.stream.layout)
-        self._scratch.clear()
         self._write(self._scratch, 0, rows)
-        return self._scratch.block(slice(0, rows.stop - rows.start))
+        V = self._scratch.block(slice(0, rows.stop - rows.start))
+        self._scratch.clear()  # of what V was put together from
+        return V
 
     def _write(self, store: Store, base: int, rows: slice) -> None:
         """V[rows] into a store, from row `base` on: from the disk where they are there, else gradients in microbatches

@@ -47,8 +47,10 @@ def network_bytes(p: Problem, batches: Batches) -> dict[str, int]:
     return parts
 
 
-def chunk_bytes(p: Problem, batches: Batches) -> dict[str, int]:
-    return {"a chunk of gradients": min(batches.chunk, p.examples) * p.row_bytes}
+def chunk_bytes(p: Problem, batches: Batches, space: Space) -> dict[str, int]:
+    """Twice where a place puts the microbatches of a chunk together when all are there."""
+    copies = space.chunk_copies if batches.chunk > batches.gradients else 1
+    return {"a chunk of gradients": copies * min(batches.chunk, p.examples) * p.row_bytes}
 
 
 def example_bytes(p: Problem, batching: Batching) -> int:
@@ -86,7 +88,10 @@ def gradient_batches(
     network = example_bytes(p, batching) + beside
     gathered = p.row_bytes if chunks else 0
     microbatch = max(1, min(suitable, budget // 8 // network, spare // (network + gathered)))
-    room = (spare - microbatch * network) // p.row_bytes if chunks else most
+    # Devices that share out a microbatch fill it up: as many for each of them cost nothing more.
+    shared = -(-microbatch // space.shards) * space.shards
+    microbatch = shared if shared * (network + gathered) <= spare else microbatch
+    room = (spare - microbatch * network) // (space.chunk_copies * p.row_bytes) if chunks else most
     chunk = max(min(room, max(most, microbatch)), microbatch) // microbatch * microbatch
     return Batches(microbatch, min(chunk, -(-p.examples // microbatch) * microbatch), batching)
 
@@ -102,6 +107,6 @@ def product_batches(p: Problem, space: Space, budget: int, spare: int, width: in
     for microbatch in (own.gradients, 1):
         for products, columns in sizes:
             batches = Batches(microbatch, microbatch, own.batching, products, columns)
-            if sum({**network_bytes(p, batches), **chunk_bytes(p, batches)}.values()) <= spare:
+            if sum({**network_bytes(p, batches), **chunk_bytes(p, batches, space)}.values()) <= spare:
                 return batches
     return LEANEST_PRODUCTS

@@ -193,7 +193,7 @@ class Footprint:
             if self.shelf:
                 parts["gradients on their way to the disk"] = batches.gradients * p.row_bytes
         gathers = self._gathers and (not moments or not self.reads or self._sketches)
-        return {**parts, **chunk_bytes(p, batches)} if gathers else parts
+        return {**parts, **chunk_bytes(p, batches, self.options.space)} if gathers else parts
 
     @property
     def reads(self) -> bool:

@@ -264,7 +264,7 @@ def plan_rows(
         batches = gradient_batches(p, space, budget, spare, chunks=columns > 0)
         batches = replace(batches, chunk=max(min(batches.chunk, most // batches.gradients * batches.gradients),
                                              batches.gradients))  # fmt: skip
-    parts |= network_bytes(p, batches) | (chunk_bytes(p, batches) if columns else {})
+    parts |= network_bytes(p, batches) | (chunk_bytes(p, batches, space) if columns else {})
     if sum(parts.values()) > budget:
         raise MemoryError(
             f"memory={human(budget)} is too little: one example at a time needs {at_least(sum(parts.values()))}, most "
@@ -286,7 +286,7 @@ def plan_gram(first: Problem, second: Problem, space: Space, memory: int | str |
     one = Batches(1, 1)
     # Beside its Fisher vector, an example of the tile has a column of the kernel that is being made.
     tile_bytes = example + second.rows * first.outputs * item
-    least = sum((kernel | network_bytes(second, one) | chunk_bytes(second, one)).values()) + tile_bytes
+    least = sum((kernel | network_bytes(second, one) | chunk_bytes(second, one, space)).values()) + tile_bytes
     if budget < least:
         raise ValueError(
             f"memory={human(budget)} does not hold the {pairs} kernel and a tile of Fisher "
@@ -299,7 +299,7 @@ def plan_gram(first: Problem, second: Problem, space: Space, memory: int | str |
     half = max((spare // 2 - batches.gradients * 3 * (example + first.activation_bytes)) // example, 1)
     chunk = max(min(batches.chunk, most, half // batches.gradients * batches.gradients), batches.gradients)
     batches = replace(batches, chunk=chunk)
-    parts = kernel | network_bytes(second, batches) | chunk_bytes(second, batches)
+    parts = kernel | network_bytes(second, batches) | chunk_bytes(second, batches, space)
     tile = int(min((budget - sum(parts.values())) // tile_bytes, first.examples))
     return RowPlan(batches, parts | {"a tile of Fisher vectors": tile * tile_bytes}, tile)
 

@@ -104,7 +104,7 @@ class Way(Footprint):
         """Expected time, without compilation: what the devices share out, and what each of them waits for."""
         devices = self.places * self.options.space.shards
         shared = self._computing + self._written / self.rates.memory
-        each = self.sweeps * (PASS_SECONDS + self.traffic / self.rates.memory)
+        each = self.sweeps * (PASS_SECONDS + self.traffic / self.rates.memory) + self._passing_seconds
         return shared / devices + self._alone + each + self.disk_seconds
 
     @property
@@ -139,8 +139,23 @@ class Way(Footprint):
         reduced; along the basis axis, gradients that were computed by others."""
         space, p = self.options.space, self.problem
         blocks = 2 * (self.places - 1) / self.places * (self.width or self.rank) * self.column_bytes
-        gradients = 0.0 if self.keep or self.engine == "products" else self.share.examples * p.row_bytes
-        return blocks + (space.shards - 1) / space.shards * gradients
+        if self.keep or self.engine == "products" or space.shards == 1:
+            return blocks
+        size = self.batches().gradients
+        each = -(-size // space.shards)  # of a microbatch on each device, with padding: all of it travels
+        return blocks + -(-self.share.examples // size) * (space.shards - 1) * each * p.row_bytes
+
+    def passing(self, before: float) -> float:
+        """Bytes that each device receives while a block is made orthogonal to `before` columns, and is divided out of
+        them after its pass: along the basis axis all columns pass by, those before three times, its own six times."""
+        shards = self.options.space.shards
+        return (3 * before + 6 * self.width) * (shards - 1) * self.resting_bytes
+
+    @property
+    def _passing_seconds(self) -> float:
+        if self.method != "krylov" or self.side != "parameters":
+            return 0.0
+        return self.steps * self.passing(min(self.columns, self.capacity) / 2) / self.rates.memory
 
     @property
     def disk_seconds(self) -> float:

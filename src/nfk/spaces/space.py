@@ -42,6 +42,7 @@ class Space(ABC):
     exact: bool = False  # whether `inner` has products in float64 for blocks in float32
     parts: int = 1  # ranges that rows are cut into, each worked on where it is
     shards: int = 1  # shares that the columns of a block are cut into
+    chunk_copies: int = 1  # of rows of gradients, while a `Store` makes one block of its microbatches
     devices: str = ""  # in words, where there are several
     processor: str = "cpu"  # what computes there, by JAX's name for it
     processes: Processes = ALONE  # that work here together

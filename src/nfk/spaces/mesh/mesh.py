@@ -56,6 +56,7 @@ class Mesh(MeshBlocks):
     """A mesh of JAX devices as a place for blocks, and for the derivatives of a network (`model.interface.Place`)."""
 
     name = "mesh"
+    chunk_copies = 2  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @classmethod
     def of(cls, devices: Sequence[jax.Device], basis: int = 1) -> Mesh:
@@ -93,7 +94,9 @@ class Mesh(MeshBlocks):
         return self.tall(array, len(array), right.shape[1])
 
     def spread(self, block: Tall) -> Tall:
-        """With all rows of P on every place of the data axis."""
+        """With all rows of P on every place of the data axis; itself where there is one."""
+        if self.parts == 1:
+            return block
         return replace(block, array=self.grid.each(local.gather_rows, (TALL,), WIDE, block.array))
 
     def outer(self, total: Sums | None, V: Rows, part: Tall) -> Sums:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jax
@@ -79,11 +79,21 @@ class Grid:
 
     def each(self, function: Callable, ins: Sequence[Any], outs: Any, /, *arguments: Any, **static: Any) -> Any:
         """`function` of every device's part of the arguments, compiled; `donate` gives up the first one's memory."""
-        return _each(self.mesh, function, tuple(ins), outs, tuple(static.items()))(*arguments)
+        return self._ended(_each(self.mesh, function, tuple(ins), outs, tuple(static.items()))(*arguments))
 
     def whole(self, function: Callable, spec: Spec, /, *arguments: Any, **static: Any) -> jax.Array:
         """`function` of the arguments as if they lay on one device, compiled."""
-        return _whole(self.mesh, function, spec, tuple(static.items()))(*arguments)
+        return self._ended(_whole(self.mesh, function, spec, tuple(static.items()))(*arguments))
+
+    def _ended(self, result: Any) -> Any:
+        """Simulated devices run one program at a time. They share one pool of as many threads, and a device that waits
+        for the others in a collective holds one: where the next program has another, the last device finds none, and
+        all wait for ever."""
+        return jax.block_until_ready(result) if self._simulated else result
+
+    @cached_property
+    def _simulated(self) -> bool:
+        return len(self.own) > 1 and self.mesh.devices.flat[0].platform == "cpu"
 
 
 def _itself(array: jax.Array) -> jax.Array:
