@@ -1,4 +1,4 @@
-"""matfree's Golub-Kahan-Lanczos on V: on kept gradients where two copies fit in two thirds of the memory, else by JVPs."""
+"""matfree's Golub-Kahan-Lanczos on V: on kept gradients where two copies of them fit in memory, else by JVP and VJP."""
 
 from __future__ import annotations
 
