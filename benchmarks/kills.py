@@ -66,7 +66,8 @@ def main(kills: int = 24, examples: int = 1024, only: Section | None = None, out
     if only in (None, "processes"):
         results["processes"] = killing(kills // 2, ("krylov", "gram"), processes=2)
     if only in (None, "cost"):
-        results["cost"] = [cost(keep, examples) for keep in (False, True)]
+        others = [row for row in old.get("cost", ()) if row["examples"] != examples]
+        results["cost"] = [*others, *(cost(keep, examples) for keep in (False, True))]
     if output:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(results, indent=1) + "\n")

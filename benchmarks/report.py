@@ -22,6 +22,7 @@ from benchmarks.report_tasks import TASKS, head
 from benchmarks.report_tasks import summary as tasks
 from benchmarks.stages import table as stages
 from benchmarks.tolerance_table import table as tolerance
+from nfk.memory import human
 
 ROOT = Path(__file__).parents[1]
 
@@ -197,11 +198,13 @@ def kills(results: dict) -> str:
         counts = " | ".join([row["method"], str(row.get("processes", 1)), *(str(row[name]) for name in names)])
         lines.append(f"| {counts} | {row['worst_relative_error_of_an_eigenvalue']:.0e} |")
     if "cost" in results:
-        lines += ["", *head("gradients", "a fit", "of it writing", "resumed in its last pass", "that pass")]
+        columns = ("gradients", "images", "a fit", "passes", "written", "of it writing", "resumed in its last pass")
+        lines += ["", *head(*columns, "that pass")]
     for row in results.get("cost", ()):
         where = "kept in memory" if row["gradients_kept"] else "recomputed in each pass"
+        size = f"{row['examples']:,} | {row['seconds']:.0f} s | {row['passes']} | {human(row['bytes'])}"
         times = f"{row['seconds_resumed']:.1f} s | {row['seconds_of_the_last_pass']:.1f} s"
-        lines.append(f"| {where} | {row['seconds']:.0f} s | {row['share_writing']:.1%} | {times} |")
+        lines.append(f"| {where} | {size} | {row['share_writing']:.1%} | {times} |")
     return "\n".join([*lines, ""]) if lines else ""
 
 

@@ -99,8 +99,10 @@ def pairs(results: dict) -> str:
         return ""  # or not at its end
     rows = found["rows"]
     models, ways, meshes = (len({str(row[name]) for row in rows}) for name in ("model", "way", "mesh"))
+    one_each = len({(row["way"], str(row["mesh"])) for row in rows}) == ways
+    where = f"each way on one of {meshes} meshes" if one_each else f"on {meshes} meshes in turn"
     return (
-        f"All {len(rows)} pairs of {models} models and {ways} ways to run, on {meshes} meshes in turn, 37 examples, "
+        f"All {len(rows)} pairs of {models} models and {ways} ways to run, {where}, 37 examples, "
         f"against one host in float32. Relative to the largest, eigenvalues differ by {found['worst_eigenvalues']:.0e} "
         f"at the most, the kernel of the embedding by {found['worst_kernel']:.0e}, the trace by "
         f"{found['worst_trace']:.0e}, and a call of the embedding differs from what the fit says of the same examples "

@@ -88,12 +88,17 @@ def gradient_batches(
     network = example_bytes(p, batching) + beside
     gathered = p.row_bytes if chunks else 0
     microbatch = max(1, min(suitable, budget // 8 // network, spare // (network + gathered)))
-    # Devices that share out a microbatch fill it up: as many for each of them cost nothing more.
-    shared = -(-microbatch // space.shards) * space.shards
-    microbatch = shared if shared * (network + gathered) <= spare else microbatch
+    microbatch = _shared(microbatch, space.shards, spare // (network + gathered))
     room = (spare - microbatch * network) // (space.chunk_copies * p.row_bytes) if chunks else most
     chunk = max(min(room, max(most, microbatch)), microbatch) // microbatch * microbatch
     return Batches(microbatch, min(chunk, -(-p.examples // microbatch) * microbatch), batching)
+
+
+def _shared(microbatch: int, shards: int, most: int) -> int:
+    """As many examples for each of the devices that share out a microbatch, which they would fill up: one more for some
+    of them, or one less where there is no room."""
+    more = -(-microbatch // shards) * shards
+    return more if more <= most else max(more - shards, min(microbatch, shards))
 
 
 def product_batches(p: Problem, space: Space, budget: int, spare: int, width: int) -> Batches:
