@@ -15,6 +15,7 @@ from benchmarks.history import table as history
 from benchmarks.large_table import table as large
 from benchmarks.minilm_table import table as minilm
 from benchmarks.peers import tables as peers
+from benchmarks.products_table import table as products
 from benchmarks.report_findings import FINDINGS
 from benchmarks.report_page import table as report_page
 from benchmarks.report_paper import PAPER
@@ -238,7 +239,7 @@ def code(results: dict) -> str:
 BENCHMARKS = {
     "peers": peers.summary, "peers:errors": peers.times_to_error, "peers:embeddings": peers.embeddings,
     "peers:busy": peers.busy, "tolerance": tolerance, "history": history, "large": large,
-    "stages": stages, "factors": factors,
+    "stages": stages, "factors": factors, "products": products,
 }  # fmt: skip
 
 SCALE = ("repeats", "processes", "traffic", "memory", "pairs", "model")

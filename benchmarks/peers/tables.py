@@ -32,15 +32,20 @@ def summary(results: dict) -> str:
     return "\n".join([_measured(results), "", *parts])
 
 
+IN_SHORT = ("critic", "lenet5")
 LIBRARIES = ("curvlinops", "matfree", "neural-tangents", "nngeometry")
 
 
 def short(results: dict) -> str:
-    """A line a network, kernel and number of examples, at the largest rank that nfk has run, for the README; nothing
-    without results."""
+    """A line for each number of examples of the networks `IN_SHORT`, at the largest rank that nfk has run, for the
+    README; nothing without results."""
     if not results:
         return ""
-    cells = [cell for cell in medians(results["measurements"]) if cell["condition"] in ("idle", "one core idle")]
+    cells = [
+        cell
+        for cell in medians(results["measurements"])
+        if cell["condition"].endswith("idle") and cell["kernel"] == "fisher" and cell["network"] in IN_SHORT
+    ]
     lines = []
     for _, group in groupby(cells, key=lambda cell: _of(cell, JOB)):
         job = list(group)
@@ -86,20 +91,22 @@ def busy(results: dict) -> str:
     """Seconds beside a process that spins on every core, over those on an idle machine."""
     if not results:
         return NOT_YET
-    cells = [
-        cell for cell in medians(results["measurements"]) if cell["status"] == "done" and cell["error"] is not None
-    ]
+    cells = [cell for cell in medians(results["measurements"]) if cell["status"] == "done" and not _is_floor(cell)]
     place = lambda cell: (cell["network"], cell["kernel"], *_of(cell, SIZE), cell["contestant"])  # noqa: E731
-    idle = {place(cell): cell["seconds"] for cell in cells if cell["condition"] == "idle"}
+    idle = {(cell["condition"], *place(cell)): cell["seconds"] for cell in cells}
     lines = head("network", "N, k", "contestant", "idle", "busy", "ratio")
     for cell in cells:
-        if cell["condition"] == "busy" and place(cell) in idle:
-            before = idle[place(cell)]
+        before = idle.get((cell["condition"].replace("busy", "idle"), *place(cell)))
+        if cell["condition"].endswith("busy") and before is not None:
             lines.append(
                 f"| {cell['network']} | {cell['examples']:,}, {cell['rank']} | {_label(cell['contestant'])} | "
                 f"{before:.1f} s | {cell['seconds']:.1f} s | {cell['seconds'] / before:.1f} |"
             )
     return "\n".join([*lines, ""])
+
+
+def _is_floor(cell: Row) -> bool:
+    return cell["contestant"].startswith("floor")
 
 
 def _by_job(cells: list[Row], table: Callable[[list[Row]], list[str]]) -> list[str]:
@@ -202,7 +209,8 @@ def _label(name: str) -> str:
 
 
 def _lines(name: str) -> str:
-    return "" if name == FLOOR else str(REGISTRY[name.split("@", maxsplit=1)[0]].lines)
+    lines = 0 if name == FLOOR else REGISTRY[name.split("@", maxsplit=1)[0]].lines
+    return str(lines) if lines else ""
 
 
 def _fastest(cells: list[Row], size: tuple) -> float:
@@ -276,6 +284,6 @@ def _measured(results: dict) -> str:
     rounds = max((cell["rounds"] for cell in medians(rows)), default=0)
     return (
         f"{env.get('processor')}, {env['cores']} cores, {env['memory_bytes'] / 1e9:.0f} GB, seed {env['seed']}; "
-        f"medians of {rounds}. A cell: seconds end to end, the worst relative error of the top k eigenvalues, memory "
-        "beyond the data."
+        f"medians of {rounds} where as many were run. A cell: seconds end to end, worst relative error of the top k "
+        "eigenvalues, memory beyond the data."
     )

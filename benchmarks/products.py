@@ -1,0 +1,79 @@
+"""Products of kept gradients with narrow blocks, V M and V' Z: the host's way, XLA's, and square matrices beside them.
+
+taskset -c 0 env OPENBLAS_NUM_THREADS=1 python -m benchmarks.products [--output results/products.json]
+
+GFLOP/s of processor time, the best of three, everything compiled; and what a gigabyte of fresh memory costs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+
+from benchmarks.peers.machine import facts as machine
+from benchmarks.printed import environment, printed
+from nfk.planning.rates import kernels
+from nfk.spaces.host import HOST, fresh
+
+SEED = 0
+WIDTHS = (16, 32, 64, 128)
+SQUARE = 2048
+
+
+def main(examples: int = 1024, parameters: int = 613_761, output: Path | None = None) -> None:
+    """Measure and print one JSON object.
+
+    Args:
+        examples: rows of V.
+        parameters: its columns.
+        output: also write the JSON here.
+    """
+    rng = np.random.default_rng(SEED)
+    started = time.process_time()
+    V = fresh((examples, parameters), np.dtype(np.float32))
+    V[:] = rng.standard_normal(parameters, dtype=np.float32)
+    touched = (time.process_time() - started) / (V.nbytes / 2**30)
+    square = rng.standard_normal((SQUARE, SQUARE), dtype=np.float32)
+    rows = [row(V, width, rng) for width in WIDTHS]
+    printed(
+        {
+            "environment": environment(SEED, "jax", "numpy") | machine() | {"kernels": kernels()},
+            "examples": examples, "parameters": parameters, "seconds_of_a_fresh_gigabyte": touched,
+            "square": rate(lambda: square @ square, 2.0 * SQUARE**3), "rows": rows,
+        },
+        output,
+    )  # fmt: skip
+
+
+def row(V: np.ndarray, width: int, rng: np.random.Generator) -> dict[str, Any]:
+    """GFLOP/s with blocks of so many columns."""
+    M, Z = (rng.standard_normal((length, width), dtype=np.float32) for length in V.shape[::-1])
+    forward, back = jax.jit(lambda V, M: V @ M), jax.jit(lambda V, Z: Z.T @ V)
+    flops = 2.0 * V.size * width
+    return {
+        "width": width,
+        "V M": rate(lambda: HOST.product(V, M), flops), "V' Z": rate(lambda: HOST.product(V.T, Z), flops),
+        "V M by XLA": rate(lambda: forward(V, M).block_until_ready(), flops),
+        "Z' V by XLA": rate(lambda: back(V, Z).block_until_ready(), flops),
+    }  # fmt: skip
+
+
+def rate(work: Callable[[], Any], flops: float) -> float:
+    """GFLOP/s of processor time, the best of three after one that warms up."""
+    work()
+    seconds = []
+    for _ in range(3):
+        started = time.process_time()
+        work()
+        seconds.append(time.process_time() - started)
+    return flops / min(seconds) / 1e9
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
