@@ -31,6 +31,7 @@ from nfk.stream import Examples
 from reproduction import data, networks, training
 
 SEED = 0
+TIGHT = 1e-3  # for eigenvalues themselves; the default is what embeddings need
 Section = Literal["accuracy", "speed", "embedding", "scaling"]
 
 
@@ -98,8 +99,8 @@ def accuracy(quick: bool) -> dict[str, Any]:
     single = nfk.classifier(apply, params)
     runs = {}
     for name, options in {
-        "krylov": {"side": "parameters"},
-        "krylov on the examples' side": {"side": "examples"},
+        "krylov": {"side": "parameters", "tol": TIGHT},
+        "krylov on the examples' side": {"side": "examples", "tol": TIGHT},
         "paper, 10 power iterations": {"method": "power"},
     }.items():
         started = time.perf_counter()
@@ -127,6 +128,7 @@ def accuracy(quick: bool) -> dict[str, Any]:
         "parameters": single.layout.size,
         "examples": len(examples),
         "rank": rank,
+        "tol": TIGHT,
         "rows": rows,
     }
 
@@ -252,7 +254,7 @@ def scaling(quick: bool) -> dict[str, Any]:
         "network": "DCGAN discriminator, 16,871 parameters", "rank": 8 if quick else 32,
         "gradients": "recomputed in each pass", "rows": rows,
         "slope_of_time": float(np.polyfit(log("examples"), log("seconds"), 1)[0]),
-        "largest_over_smallest_memory": float(max(memory) / min(memory)),
+        "most_over_first_memory": float(max(memory) / memory[0]),
     }  # fmt: skip
 
 
