@@ -80,13 +80,18 @@ def residual(table: np.ndarray) -> tuple[float, int]:
     """
     left = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
     freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
-    return float(np.sqrt(np.sum(left**2) / freedom)) if freedom else math.nan, freedom
+    return float(np.sqrt(np.sum(left**2) / freedom)), freedom
 
 
 def pooled(rows: Rows) -> Callable[[dict, dict], str]:
-    """The mean of a - b over their common seeds in points, with a 95 % interval: one deviation for all methods."""
-    common = min(row["seeds"] for row in rows)
-    deviation, freedom = residual(100 * np.array([row["values"][:common] for row in rows]))
+    """The mean of a - b over their common seeds in points, with a 95 % interval: one deviation for all methods.
+
+    It is estimated from the methods that have several seeds.
+    """
+    several = [row for row in rows if row["seeds"] > 1]
+    common = min((row["seeds"] for row in several), default=0)
+    table = 100 * np.array([row["values"][:common] for row in several])
+    deviation, freedom = residual(table) if len(several) > 1 else (math.nan, 0)
 
     def shown(a: dict, b: dict) -> str:
         each = [100 * (x - y) for x, y in zip(a["values"], b["values"], strict=False)]
@@ -117,8 +122,8 @@ def _contents(rows: Rows) -> list[str]:
     wanted, targets = (list(dict.fromkeys(row[key] for row in told)) for key in ("metric", "method"))
     lines = head("a linear map reads from", *(one.removeprefix("R^2 of ") for one in wanted)) if told else []
     for target in targets:
-        cells = [percent(_mean(told, method=target, metric=one)) for one in wanted]
-        lines.append(f"| {target} | {' | '.join(cells)} |")
+        cells = {row["metric"]: percent(row) for row in told if row["method"] == target}
+        lines.append(f"| {target} | {' | '.join(cells.get(one, '') for one in wanted)} |")
     return lines
 
 

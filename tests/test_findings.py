@@ -34,12 +34,15 @@ def test_what_methods_and_seeds_explain_is_no_residual():
     assert residual(method[0] + np.tile(seed[0, :1], 50) + noise)[0] == pytest.approx(0.3, rel=0.02)
 
 
-def test_methods_with_more_seeds_than_others_have_shorter_intervals():
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_methods_with_fewer_seeds_than_others_have_longer_intervals(seeds):
     table = np.random.default_rng(2).normal(0.6, 1.0, (3, 4))
-    a, b, short = rows(table[:2])[0], rows(table[:2])[1], rows(table[2:, :2])[0]
+    (a, b), (short,) = rows(table[:2]), rows(table[2:, :seeds])
     shown = pooled([a, b, short])
     widths = []
     for pair in ((a, b), (a, short)):
         low, high = map(float, re.findall(r"\(([+-][\d.]+) to ([+-][\d.]+)\)", shown(*pair))[0])
         widths.append(high - low)
-    assert widths[1] / widths[0] == pytest.approx(np.sqrt(2), rel=0.01)
+    assert widths[1] / widths[0] == pytest.approx(np.sqrt(4 / seeds), rel=0.01)
+    (alone,) = rows(table[:1, :1])
+    assert re.fullmatch(r"[+-]\d+\.\d", pooled([alone, short])(alone, alone))  # nothing to pool, no interval

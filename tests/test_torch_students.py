@@ -11,12 +11,13 @@ from nfk.tasks import distillation_losses as twins
 torch = pytest.importorskip("torch")
 
 from reproduction import torch_training
-from reproduction.distillation import losses, methods
+from reproduction.distillation import classroom, losses, methods
 from reproduction.distillation.looking import Seen, look, look_at_all
-from reproduction.distillation.teaching import Lessons
+from reproduction.distillation.teaching import Lessons, Recipe
 from reproduction.own import load, untrained
 from reproduction.pretrained import WeightsError
 from reproduction.pretrained.wide_resnets import WideResNet
+from reproduction.tasks.ledger import Ledger
 
 pytestmark = pytest.mark.reproduction
 
@@ -141,6 +142,24 @@ def test_a_training_goes_on_where_it_stopped_and_ends_where_it_would_have_ended(
         _training(6, tmp_path, fail_at=4)
     assert torch.equal(_training(6, tmp_path), whole)
     assert not torch.equal(_training(5, None), whole)
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, FloatingPointError])
+def test_a_student_that_is_stopped_keeps_its_checkpoint_and_one_that_diverged_does_not(fault, tmp_path, monkeypatch):
+    def stopped(method, weights, lessons, recipe, seed, folder):
+        folder.mkdir(parents=True)
+        raise fault
+
+    monkeypatch.setattr(classroom, "taught", stopped)
+    room = classroom.Classroom(Ledger("distillation", tmp_path, lambda text: None), lambda: None, 5)
+    about = ("student, KD", methods.Weights(0.5, 0.5), lambda: None, Recipe(1), 0, 10)
+    if fault is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            room.score(*about)
+    else:
+        assert room.score(*about) == 0
+    kept = list((tmp_path / "distillation" / "checkpoints").iterdir())
+    assert len(kept) == (fault is KeyboardInterrupt)
 
 
 def test_an_epoch_has_every_example_once_and_the_next_another_order():

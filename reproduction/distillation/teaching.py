@@ -65,7 +65,9 @@ def taught(
     student = initialised(WideResNet(16, 1)).to(memory_format=torch.channels_last)
     student.train(), method.train()
     parameters = [*student.parameters(), *method.parameters()]
-    optimizer = torch.optim.SGD(parameters, recipe.peak, recipe.momentum, weight_decay=recipe.decay, nesterov=True)
+    optimizer = torch.optim.SGD(
+        parameters, recipe.peak, recipe.momentum, weight_decay=recipe.decay, nesterov=True, fused=True
+    )
     examples = len(lessons.images)
     steps = recipe.epochs * (examples // recipe.batch)
 

@@ -45,14 +45,14 @@ class Settings:
     rank: int = 64
     target: int = 20  # components that a student learns
     ranks: tuple[int, ...] = (1, 2, 3, 5, 7, 9, 12, 16, 20, 32, 64)
-    epochs: int = 8
-    trial_epochs: int = 2  # of the trainings that choose a weight
-    seeds: int = 2
-    batch: int = 64
-    peak: float = 0.1
+    epochs: int = 4
+    trial_epochs: int = 1  # of the trainings that choose a weight
+    seeds: int = 1
+    batch: int = 32
+    peak: float = 0.05  # of the learning rate
     methods: tuple[str, ...] = tuple(METHODS)
-    main: tuple[str, ...] = ()  # methods with more seeds than the others
-    main_seeds: int = 0
+    main: tuple[str, ...] = ("no teacher", "NFKD", "KD", "FitNet", "PCA of the teacher's features", "NST")
+    main_seeds: int = 2  # of the main methods, where it is more than `seeds`
     memory: str = "3GB"
 
     def recipe(self, epochs: int) -> Recipe:
@@ -100,8 +100,7 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
     about = Teacher(settings.images, settings.probed, settings.fitted, settings.rank, settings.memory)
     told = cache(lambda: ledger.arrays("teacher", _said, about, ledger, found, train, test))
     lessons = cache(lambda: _lessons(settings, about, ledger, found, train, told()))
-    rows = _contents(ledger, settings, about, found, train)
-    rows += _probes(ledger, settings, about, told, train, test, pictures)
+    rows = _probes(ledger, settings, about, told, train, test, pictures)
     classroom = Classroom(ledger, lessons, settings.target)
     asked, graded = (cache(lambda part=part: _untaught(found, part)) for part in (others, test))
     chosen: dict[str, Weights] = {}
@@ -110,7 +109,8 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
         chosen[name], tried = classroom.trials(name, recipe, asked, settings.images)
         rows += tried
     seeds = {name: settings.seeds_of(name) for name in chosen}
-    return rows + classroom.students(chosen, seeds, settings.recipe(settings.epochs), graded, settings.images)
+    rows += classroom.students(chosen, seeds, settings.recipe(settings.epochs), graded, settings.images)
+    return rows + _contents(ledger, settings, about, found, train)
 
 
 def _examples(settings: Settings) -> tuple[Split, Split, Split]:
@@ -184,15 +184,19 @@ def _lessons(
 
 def _contents(ledger: Ledger, settings: Settings, about: Teacher, found: Pretrained, train: Split) -> list[Row]:
     """How much of the teacher's features, logits and maps can be read from each target; over the basis's images."""
-    measure = lambda about, target: _read(settings, about, ledger, found, train)  # noqa: E731
-    made = ledger.once("what the targets hold", measure, about, settings.target)
+    known = cache(lambda: _known(settings, about, ledger, found, train))
+    alone = ledger.once("what the targets hold", lambda *_: _shares(*known()), about, settings.target)
+    beside = ledger.once("what they hold with the labels", lambda *_: _with_labels(*known()), about, settings.target)
     facts = dict(data="CIFAR-10", role="what a target holds", images=about.fitted)
-    pairs = (pair.split(" -> ") for pair in made)
-    return [row(a, made[f"{a} -> {b}"], metric=f"R^2 of the teacher's {b}", **facts) for a, b in pairs]
+    pairs = {tuple(pair.split(" -> ")): shares for pair, shares in (alone | beside).items()}
+    return [row(a, shares, metric=f"R^2 of the teacher's {b}", **facts) for (a, b), shares in pairs.items()]
 
 
-def _read(settings: Settings, about: Teacher, ledger: Ledger, found: Pretrained, train: Split) -> dict[str, Any]:
-    """ "target -> wanted": shares over five random halves."""
+Named = dict[str, np.ndarray]
+
+
+def _known(settings: Settings, about: Teacher, ledger: Ledger, found: Pretrained, train: Split) -> tuple[Named, Named]:
+    """The targets of the methods, and what one would like to read from them."""
     images = torch.as_tensor(found.inputs(train.images[: about.fitted]))
     E, k = _fitted(about, ledger, found, train).training, settings.target
     with torch.no_grad():
@@ -203,8 +207,21 @@ def _read(settings: Settings, about: Teacher, ledger: Ledger, found: Pretrained,
         f"NFKD's target, {k} components": E[:, :k], f"PCA of the features, {k}": PCA(k).fit_transform(features),
         "logits": logits, "labels": np.eye(10)[train.labels[: about.fitted]],
     }  # fmt: skip
-    wanted = {"pooled features": features, "logits": logits, "maps that FitNet teaches": maps}
+    return targets, {"pooled features": features, "logits": logits, "maps that FitNet teaches": maps}
+
+
+def _shares(targets: Named, wanted: Named) -> dict[str, Any]:
+    """ "target -> wanted": shares over five random halves."""
     return {f"{a} -> {b}": [held(targets[a], wanted[b], seed) for seed in range(5)] for a in targets for b in wanted}
+
+
+def _with_labels(targets: Named, wanted: Named) -> dict[str, Any]:
+    """What each target holds of features and logits beside the labels, which a student has anyway."""
+    wanted = {name: wanted[name] for name in ("pooled features", "logits")}
+    unit = {name: (rows - rows.mean(0)) / np.sqrt(rows.var(0).sum()) for name, rows in targets.items()}
+    labels = unit.pop("labels")
+    joint = {f"labels and {name}": np.hstack([labels, rows]) for name, rows in unit.items()}
+    return _shares(joint, wanted)
 
 
 def _probes(
