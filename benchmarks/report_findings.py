@@ -113,14 +113,17 @@ def distillation(rows: Rows) -> list[str]:
         gains = ("" if row is other else apart(row, other) for other in (alone, ours))
         weight = f"{row['label_weight']:g} + {row['teacher_weight']:g}"
         lines.append(f"| {row['method']} | {percent(row)} | {' | '.join(gains)} | {row['seeds']} | {weight} |")
-    return [*lines, "", *_contents(rows), "", *_against_k(rows)]
+    shapes = [row for row in rows if row["role"] == "shape of the target"]
+    told = [f"{percent(row)} % of NFKD's target lies in {row['method']}." for row in shapes]
+    return [*lines, "", *told, "", *_contents(rows), "", *_against_k(rows)]
 
 
 def _contents(rows: Rows) -> list[str]:
     """How much of the teacher can be read from each target."""
     told = [row for row in rows if row["role"] == "what a target holds"]
     wanted, targets = (list(dict.fromkeys(row[key] for row in told)) for key in ("metric", "method"))
-    lines = head("a linear map reads from", *(one.removeprefix("R^2 of ") for one in wanted)) if told else []
+    columns = (one.removeprefix("R^2 of ") for one in wanted)
+    lines = head("% of the variance that a linear map reads from", *columns) if told else []
     for target in targets:
         cells = {row["metric"]: percent(row) for row in told if row["method"] == target}
         lines.append(f"| {target} | {' | '.join(cells.get(one, '') for one in wanted)} |")

@@ -43,14 +43,12 @@ class Classroom:
         ]
         return tried[scores.index(max(scores))], rows
 
-    def students(
-        self, chosen: dict[str, Weights], seeds: dict[str, int], recipe: Recipe, test: Lend, images: int
-    ) -> list[Row]:
+    def students(self, chosen: dict[str, Weights], seeds: int, recipe: Recipe, test: Lend, images: int) -> list[Row]:
         """Test accuracy of every method; the first seed of all of them comes before the second of any."""
         scores: dict[str, list[float]] = {name: [] for name in chosen}
-        for seed in range(max(seeds.values())):
-            for name in (name for name in chosen if seed < seeds[name]):
-                scores[name].append(self.score(f"student, {name}", chosen[name], test, recipe, seed, images))
+        for seed in range(seeds):
+            for name, weights in chosen.items():
+                scores[name].append(self.score(f"student, {name}", weights, test, recipe, seed, images))
         facts = _facts(recipe, images) | {"role": "student", "metric": "test accuracy"}
         return [
             row(name, values, label_weight=chosen[name].labels, teacher_weight=chosen[name].teacher, **facts)
