@@ -375,6 +375,7 @@ COUNTS = {
     ("mnist", "test"): [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
     ("fashion_mnist", "train"): [6000] * 10,
     ("fashion_mnist", "test"): [1000] * 10,
+    ("cifar10", "train"): [5000] * 10,
     ("cifar10", "test"): [1000] * 10,
 }
 SVHN_COUNTS = {

@@ -149,6 +149,45 @@ def test_a_score_that_draws_new_noise_in_every_product_is_no_matrix():
     assert abs(np.sum(W * (drawn() @ M)) - np.sum((drawn().T @ W) * M)) > 0.1
 
 
+def test_products_with_rows_are_stacked_over_batches_and_those_with_columns_summed():
+    """The appendix has V as P x N and as N x P, and one batch: its two products are not put together alike."""
+    rng = np.random.default_rng(7)
+    X, params = rng.standard_normal((9, 3)), jnp.asarray(rng.standard_normal(3))
+    score = lambda params, batch: jnp.tanh(batch @ params)  # noqa: E731
+    J = np.asarray(jax.jacobian(score)(params, X))
+    M, W = rng.standard_normal(3), rng.standard_normal(9)
+    batches = [slice(0, 4), slice(4, 9)]
+    ahead = [jax.jvp(lambda p, rows=rows: score(p, X[rows]), (params,), (jnp.asarray(M),))[1] for rows in batches]
+    back = [jax.vjp(lambda p, rows=rows: score(p, X[rows]), params)[1](jnp.asarray(W[rows]))[0] for rows in batches]
+    np.testing.assert_allclose(np.concatenate(ahead), J @ M, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.sum(back, axis=0), J.T @ W, rtol=1e-4, atol=1e-5)
+    assert np.abs(np.mean(back, axis=0) - J.T @ W).max() > 0.1  # the mean over batches is another number
+
+
+def test_a_shift_that_all_rows_share_looks_like_low_rank():
+    """With the mean gradient of other examples taken away, the first component may be that difference alone."""
+    rng = np.random.default_rng(8)
+    rows = rng.standard_normal((400, 50))
+    rows -= rows.mean(axis=0)
+    shift = np.full(50, 1.5)
+    first = lambda V: np.linalg.norm(V, 2) ** 2 / np.sum(V**2)  # noqa: E731
+    share = len(rows) * shift @ shift / np.sum((rows + shift) ** 2)
+    assert first(rows) < 0.05
+    assert first(rows + shift) == pytest.approx(share, rel=0.01)
+    assert share > 0.6
+
+
+@pytest.mark.parametrize("count", [64, 4_000])
+def test_no_fit_does_with_less_memory_than_its_basis_however_few_the_examples(count):
+    """The paper's memory "remains constant" in N; the basis, P x k numbers, is in it, and new examples need it."""
+    rank, params = 16, {"w": jnp.ones((4, 4_000)), "v": jnp.ones((4_000, 2))}
+    model = nfk.classifier(lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], params)
+    examples = np.zeros((count, 4), np.float32)
+    with pytest.raises(MemoryError):
+        nfk.plan(model, examples, rank, memory=2 * model.layout.size * rank)  # two bytes for each number
+    assert nfk.plan(model, examples, rank, memory=64 * model.layout.size * rank).problem.examples == count
+
+
 def test_every_erratum_of_the_page_names_a_test_that_exists():
     here = Path(__file__).parent
     named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", (here.parent / "docs" / "findings.md").read_text())

@@ -11,11 +11,13 @@ from nfk.tasks import distillation_losses as twins
 torch = pytest.importorskip("torch")
 
 from reproduction import torch_training
-from reproduction.distillation import losses, methods
-from reproduction.distillation.looking import Seen
-from reproduction.distillation.teaching import Lessons
+from reproduction.distillation import classroom, losses, methods
+from reproduction.distillation.looking import Seen, look, look_at_all
+from reproduction.distillation.teaching import Lessons, Recipe
 from reproduction.own import load, untrained
 from reproduction.pretrained import WeightsError
+from reproduction.pretrained.wide_resnets import WideResNet
+from reproduction.tasks.ledger import Ledger
 
 pytestmark = pytest.mark.reproduction
 
@@ -63,11 +65,38 @@ def test_a_mirrored_image_comes_with_what_the_teacher_said_of_its_mirror_image()
     images = torch.arange(2 * 3 * 2 * 2.0).reshape(2, 3, 2, 2)
     signals = {"target": torch.stack([torch.tensor([[1.0], [2.0]]), torch.tensor([[-1.0], [-2.0]])])}
     lessons = Lessons(images, torch.tensor([7, 8]), signals)
-    got, labels, told = lessons.batch(np.array([1, 0]), np.array([False, True]))
+    got, labels, told = lessons.batch(np.array([1, 0]), np.array([False, True]), ["target"])
     assert labels.tolist() == [8, 7]
     assert told["target"].ravel().tolist() == [2.0, -1.0]
     assert torch.equal(got[0], images[1])
     assert torch.equal(got[1], images[0].flip(2))
+
+
+def test_maps_that_were_kept_are_those_that_the_teacher_has_of_the_same_views():
+    """Kept as float16, channels last, both views; a batch gives them channels first."""
+    torch.manual_seed(0)
+    teacher, images = WideResNet(10, 1).eval(), torch.randn(3, 3, 32, 32)
+    views = [images, images.flip(3)]
+    kept = [np.empty((2, 3, 32 >> g, 32 >> g, c), np.float16) for g, c in enumerate(methods.STUDENT)]
+    outputs = [look_at_all(teacher, view, 2, [one[v] for one in kept]) for v, view in enumerate(views)]
+    signals = dict(zip(methods.GROUPS, map(torch.from_numpy, kept), strict=True))
+    rows, mirrored = np.array([2, 0]), np.array([True, False])
+    told = Lessons(images, torch.zeros(3), signals).batch(rows, mirrored, methods.GROUPS)
+    with torch.no_grad():
+        seen = look(teacher, told.images, True)
+    for group, maps in zip(methods.GROUPS, seen.groups, strict=True):
+        torch.testing.assert_close(told.signals[group], maps, rtol=1e-3, atol=1e-3 * maps.abs().max().item())
+    for part, there in enumerate((seen.features, seen.logits)):
+        torch.testing.assert_close(torch.stack([outputs[1][part][2], outputs[0][part][0]]), there)
+
+
+def test_fitnet_compares_the_end_of_the_second_group():
+    method = methods.build("FitNet", 5).eval()
+    groups = [torch.randn(2, c, s, s) for c, s in zip(methods.STUDENT, (8, 4, 2), strict=True)]
+    taught = torch.randn(2, methods.TEACHER[1], 4, 4)
+    expected = ((method.head(groups[1]) - taught) ** 2).mean()
+    seen = Seen(groups, *[torch.zeros(0)] * 2)
+    torch.testing.assert_close(method(seen, {"group 2": taught}), expected)
 
 
 @pytest.mark.parametrize("name", methods.METHODS)
@@ -75,12 +104,11 @@ def test_every_method_has_a_loss_that_reaches_the_student(name):
     method = methods.build(name, 5)
     sides = (8, 4, 2)
     groups = [torch.randn(2, c, s, s, requires_grad=True) for c, s in zip(methods.STUDENT, sides, strict=True)]
-    teacher = Seen(
-        [torch.randn(2, c, s, s) for c, s in zip(methods.TEACHER, sides, strict=True)], *[torch.zeros(0)] * 2
-    )
+    told = zip(methods.GROUPS, methods.TEACHER, sides, strict=True)
     seen = Seen(groups, torch.randn(2, 64, requires_grad=True), torch.randn(2, 10, requires_grad=True))
     signals = {name: torch.randn(2, 5) for name in ("scaled", "whitened", "pca")} | {"logits": torch.randn(2, 10)}
-    loss = method(seen, teacher, signals)
+    signals |= {group: torch.randn(2, c, s, s) for group, c, s in told}
+    loss = method(seen, {name: signals[name] for name in method.needs})
     if name == "no teacher":
         assert loss.item() == 0
         return
@@ -114,6 +142,24 @@ def test_a_training_goes_on_where_it_stopped_and_ends_where_it_would_have_ended(
         _training(6, tmp_path, fail_at=4)
     assert torch.equal(_training(6, tmp_path), whole)
     assert not torch.equal(_training(5, None), whole)
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, FloatingPointError])
+def test_a_student_that_is_stopped_keeps_its_checkpoint_and_one_that_diverged_does_not(fault, tmp_path, monkeypatch):
+    def stopped(method, weights, lessons, recipe, seed, folder):
+        folder.mkdir(parents=True)
+        raise fault
+
+    monkeypatch.setattr(classroom, "taught", stopped)
+    room = classroom.Classroom(Ledger("distillation", tmp_path, lambda text: None), lambda: None, 5)
+    about = ("student, KD", methods.Weights(0.5, 0.5), lambda: None, Recipe(1), 0, 10)
+    if fault is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            room.score(*about)
+    else:
+        assert room.score(*about) == 0
+    kept = list((tmp_path / "distillation" / "checkpoints").iterdir())
+    assert len(kept) == (fault is KeyboardInterrupt)
 
 
 def test_an_epoch_has_every_example_once_and_the_next_another_order():

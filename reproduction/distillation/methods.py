@@ -15,6 +15,7 @@ from reproduction.distillation.looking import Seen
 
 Signals = Mapping[str, Tensor]
 STUDENT, TEACHER = (16, 32, 64), (32, 64, 128)  # channels after each group
+GROUPS = ("group 1", "group 2", "group 3")
 
 
 @dataclass(frozen=True)
@@ -35,20 +36,22 @@ def beside(*weights: float) -> tuple[Weights, ...]:
 class Method(nn.Module):
     """The heads are its parameters, trained with the student and thrown away after; `forward` is its loss.
 
-    `maps`: whether it compares maps, so that the teacher runs beside the student. `tried`: weights to choose from.
+    `needs`: what it wants to hear of the teacher. `maps`: whether it compares maps. `tried`: weights to choose from.
     """
 
+    needs: tuple[str, ...] = ()
     maps = False
     tried: tuple[Weights, ...] = beside(0.0)
 
-    def forward(self, seen: Seen, teacher: Seen | None, signals: Signals) -> Tensor:
+    def forward(self, seen: Seen, signals: Signals) -> Tensor:
         return torch.zeros(())
 
 
 class Softened(Method):
+    needs = ("logits",)
     tried = HALVES
 
-    def forward(self, seen: Seen, teacher: Seen | None, signals: Signals) -> Tensor:
+    def forward(self, seen: Seen, signals: Signals) -> Tensor:
         return losses.softened(seen.logits, signals["logits"])
 
 
@@ -59,18 +62,21 @@ class Target(Method):
 
     def __init__(self, signal: str, k: int, distance: str = "squared") -> None:
         super().__init__()
-        self.signal, self.distance, self.head = signal, distance, nn.Linear(STUDENT[-1], k)
+        self.needs, self.distance, self.head = (signal,), distance, nn.Linear(STUDENT[-1], k)
 
-    def forward(self, seen: Seen, teacher: Seen | None, signals: Signals) -> Tensor:
-        return losses.embedding_loss(self.head(seen.features), signals[self.signal], self.distance)
+    def forward(self, seen: Seen, signals: Signals) -> Tensor:
+        return losses.embedding_loss(self.head(seen.features), signals[self.needs[0]], self.distance)
 
 
 class Maps(Method):
+    """`compared` gives the loss of the groups that it needs, the student's and the teacher's."""
+
+    needs = GROUPS
     maps = True
 
-    def forward(self, seen: Seen, teacher: Seen | None, signals: Signals) -> Tensor:
-        assert teacher is not None
-        return self.compared(seen.groups, teacher.groups)
+    def forward(self, seen: Seen, signals: Signals) -> Tensor:
+        wanted = [(seen.groups[GROUPS.index(group)], signals[group]) for group in self.needs]
+        return self.compared(*map(list, zip(*wanted, strict=True)))
 
     def compared(self, student: list[Tensor], teacher: list[Tensor]) -> Tensor:
         raise NotImplementedError
@@ -79,6 +85,7 @@ class Maps(Method):
 class Hint(Maps):
     """FitNet: the end of the second group, through a 1 x 1 convolution that is normalised."""
 
+    needs = GROUPS[1:2]
     tried = beside(1.0, 10.0, 100.0)
 
     def __init__(self) -> None:
@@ -86,7 +93,7 @@ class Hint(Maps):
         self.head = nn.Sequential(nn.Conv2d(STUDENT[1], TEACHER[1], 1), nn.BatchNorm2d(TEACHER[1]))
 
     def compared(self, student: list[Tensor], teacher: list[Tensor]) -> Tensor:
-        return losses.hint(self.head(student[1]), teacher[1])
+        return losses.hint(self.head(student[0]), teacher[0])
 
 
 class Attention(Maps):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from reproduction.distillation.looking import Seen, look, look_at_all
+from reproduction.distillation.looking import look, look_at_all
 from reproduction.distillation.methods import Method, Weights
 from reproduction.pretrained.wide_resnets import WideResNet
 from reproduction.torch_training import one_cycle, rows_of, set_rate, train
@@ -26,64 +27,58 @@ class Recipe:
     peak: float = 0.1
     momentum: float = 0.9
     decay: float = 5e-4
-    compiled: bool = True  # by torch.compile, three times as fast; it needs a C++ compiler
+    bfloat16: bool = True  # the student's convolutions; twice as fast where a processor has instructions for it
 
 
 @dataclass(frozen=True)
 class Lessons:
     """Images as the network takes them, their labels, and what the teacher says of both views, (2, n, ...) each.
 
-    The views are an image and its mirror image.
+    The views are an image and its mirror image. Maps are kept channels last and may be float16 and in a file.
     """
 
     images: Tensor
     labels: Tensor
     signals: dict[str, Tensor]
 
-    def take(self, rows: slice) -> Lessons:
-        return Lessons(self.images[rows], self.labels[rows], {name: s[:, rows] for name, s in self.signals.items()})
-
-    def batch(self, rows: np.ndarray, mirrored: np.ndarray) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def batch(self, rows: np.ndarray, mirrored: np.ndarray, needs: Sequence[str]) -> Batch:
+        """Some rows, each as it is or mirrored, with the signals that are needed; maps come channels first."""
         chosen, views = torch.as_tensor(rows), torch.as_tensor(mirrored)
         images = self.images[chosen]
         images = torch.where(views[:, None, None, None], images.flip(3), images)
-        return images, self.labels[chosen], {name: s[views.long(), chosen] for name, s in self.signals.items()}
+        told = {name: self.signals[name][views.long(), chosen].float() for name in needs}
+        told = {name: signal.movedim(-1, 1) if signal.ndim == 4 else signal for name, signal in told.items()}
+        return Batch(images.contiguous(memory_format=torch.channels_last), self.labels[chosen], told)
 
 
-@dataclass(frozen=True)
-class Lookers:
-    """`look`, compiled once for the student and once for the teacher, however many students there are."""
-
-    student: Callable[..., Seen]
-    teacher: Callable[..., Seen]
-
-    @classmethod
-    def of(cls, compiled: bool) -> Lookers:
-        return cls(*(torch.compile(look, dynamic=False) if compiled else look for _ in fields(cls)))
+class Batch(NamedTuple):
+    images: Tensor
+    labels: Tensor
+    signals: dict[str, Tensor]
 
 
 def taught(
-    method: Method, weights: Weights, lessons: Lessons, teacher: WideResNet, recipe: Recipe, seed: int,
-    lookers: Lookers, folder: Path | None = None,
+    method: Method, weights: Weights, lessons: Lessons, recipe: Recipe, seed: int, folder: Path | None = None
 ) -> WideResNet:  # fmt: skip
     """A WRN-16-1 from new weights; the method's heads are trained with it."""
     torch.manual_seed(seed)
-    student = initialised(WideResNet(16, 1))
-    student.train(), method.train(), teacher.eval()
+    student = initialised(WideResNet(16, 1)).to(memory_format=torch.channels_last)
+    student.train(), method.train()
     parameters = [*student.parameters(), *method.parameters()]
-    optimizer = torch.optim.SGD(parameters, recipe.peak, recipe.momentum, weight_decay=recipe.decay, nesterov=True)
+    optimizer = torch.optim.SGD(
+        parameters, recipe.peak, recipe.momentum, weight_decay=recipe.decay, nesterov=True, fused=True
+    )
     examples = len(lessons.images)
     steps = recipe.epochs * (examples // recipe.batch)
 
     def step(now: int) -> float:
         rows = rows_of(now, examples, recipe.batch, seed)
-        images, labels, signals = lessons.batch(rows, np.random.default_rng([seed, now, 1]).random(len(rows)) < 0.5)
+        mirrored = np.random.default_rng([seed, now, 1]).random(len(rows)) < 0.5
+        images, labels, signals = lessons.batch(rows, mirrored, method.needs)
         set_rate(optimizer, one_cycle(now, steps, recipe.peak))
         optimizer.zero_grad()
-        seen = lookers.student(student, images, method.maps)
-        with torch.no_grad():
-            shown = lookers.teacher(teacher, images, True) if method.maps else None
-        loss = weights.labels * F.cross_entropy(seen.logits, labels) + weights.teacher * method(seen, shown, signals)
+        seen = look(student, images, method.maps, recipe.bfloat16)
+        loss = weights.labels * F.cross_entropy(seen.logits, labels) + weights.teacher * method(seen, signals)
         loss.backward()
         optimizer.step()
         return loss.item()

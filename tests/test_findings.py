@@ -1,0 +1,48 @@
+"""The intervals of the findings: the layout of methods and seeds against tests that are known."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.report_findings import pooled, residual
+
+pytestmark = pytest.mark.around
+
+
+def rows(table: np.ndarray) -> list[dict]:
+    return [{"values": list(values), "seeds": len(values)} for values in table]
+
+
+def test_of_two_methods_the_interval_is_that_of_the_paired_t_test():
+    table = np.random.default_rng(0).normal(0.6, 0.01, (2, 5))
+    a, b = rows(table)
+    interval = stats.ttest_rel(*(100 * table)).confidence_interval(0.95)
+    told = [float(number) for number in re.findall(r"[+-]\d+\.\d", pooled([a, b])(a, b))]
+    assert told == pytest.approx([100 * np.mean(table[0] - table[1]), interval.low, interval.high], abs=0.06)
+
+
+def test_what_methods_and_seeds_explain_is_no_residual():
+    method, seed = np.array([[0.5], [0.6], [0.9]]), np.array([[0.01, -0.02, 0.0, 0.05]])
+    deviation, freedom = residual(method + seed)
+    assert deviation == pytest.approx(0, abs=1e-12)
+    assert freedom == 6
+    noise = np.random.default_rng(1).normal(0, 0.3, (400, 50))
+    assert residual(method[0] + np.tile(seed[0, :1], 50) + noise)[0] == pytest.approx(0.3, rel=0.02)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_methods_with_fewer_seeds_than_others_have_longer_intervals(seeds):
+    table = np.random.default_rng(2).normal(0.6, 1.0, (3, 4))
+    (a, b), (short,) = rows(table[:2]), rows(table[2:, :seeds])
+    shown = pooled([a, b, short])
+    widths = []
+    for pair in ((a, b), (a, short)):
+        low, high = map(float, re.findall(r"\(([+-][\d.]+) to ([+-][\d.]+)\)", shown(*pair))[0])
+        widths.append(high - low)
+    assert widths[1] / widths[0] == pytest.approx(np.sqrt(4 / seeds), rel=0.01)
+    (alone,) = rows(table[:1, :1])
+    assert re.fullmatch(r"[+-]\d+\.\d", pooled([alone, short])(alone, alone))  # nothing to pool, no interval
