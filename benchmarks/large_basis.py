@@ -66,7 +66,7 @@ def measured(model: nfk.Model, X: np.ndarray, options: dict[str, Any], folder: P
     with OwnMemory() as memory:
         fitted = nfk.fit(model, X, checkpoint=folder / "passes", key=SEED, **options)
         seconds, spent = time.perf_counter() - started[0], time.process_time() - started[1]
-        embedded = fitted(X[:4], memory="4GB")
+    embedded = fitted(X[:4], memory="12GB")
     error = np.abs(embedded - fitted.training[:4]).max() / np.abs(fitted.training).max()
     return {
         "parameters": model.layout.size, "examples": len(X), "rank": fitted.rank, "way": str(fitted.plan.way.method),
