@@ -51,7 +51,7 @@ def main(network: str, place: str, examples: int, output: Path) -> None:
         started = time.perf_counter()
         fitted = nfk.fit(model, X, mesh=mesh, memory="2GB", tol=1e-2, progress=False, **options)
         seconds.append(time.perf_counter() - started)
-    cores = distributed.gathered(sorted(os.sched_getaffinity(0)))  # of every process
+    cores = distributed.JAX.everyone(sorted(os.sched_getaffinity(0)))  # of every process
     if jax.process_index() == 0:
         facts = {"seconds": seconds[1:], "passes": fitted.passes, "values": fitted.eigenvalues[:4].tolist()}
         facts |= {"width": fitted.plan.width, "cores": cores, "parameters": model.layout.size, "examples": len(X)}
