@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -176,9 +176,11 @@ def memory() -> list[dict]:
     return [{"shards": shards, **facts, **peak(model, X, shards, 32, 320, 11)} for shards in (1, 2, 4, 8)]
 
 
-def peak(model: nfk.Model, X: np.ndarray, shards: int, columns: int, capacity: int, steps: int) -> dict[str, int]:
+def peak(
+    model: nfk.Model, X: np.ndarray, shards: int, columns: int, capacity: int, steps: int, others: Sequence = ()
+) -> dict[str, int]:
     """The most bytes that a device holds at a time in a search with blocks of so many columns: what is alive after
-    every program, and what the program itself has needed."""
+    every program, without `others`, and what the program itself has needed."""
     fitted = nfk.fit(model, X[:64], 4, mesh=(1, shards), memory="2GB", **RECOMPUTED)
     operator = operator_of(fitted, X, replace(fitted.plan.batches, gradients=MICROBATCH, chunk=CHUNK))
     del fitted
@@ -186,7 +188,7 @@ def peak(model: nfk.Model, X: np.ndarray, shards: int, columns: int, capacity: i
     most = dict.fromkeys(("blocks", "images", "work", "rest", "all"), 0)
 
     def hear(name: str, compiled: Any) -> None:
-        now = _held(operator)
+        now = _held(operator, others)
         now["work"] = compiled.memory_analysis().temp_size_in_bytes
         now["all"] = sum(now.values())
         most.update({kind: max(size, now[kind]) for kind, size in most.items()})
@@ -199,12 +201,13 @@ def peak(model: nfk.Model, X: np.ndarray, shards: int, columns: int, capacity: i
     return most
 
 
-def _held(operator: Any) -> dict[str, int]:
+def _held(operator: Any, others: Sequence) -> dict[str, int]:
     """Bytes of all arrays on the first device, by what they are."""
     found = dict.fromkeys(("blocks", "images", "rest"), 0)
     rows, parameters = operator.shape
+    known = set(map(id, others))
     for array in jax.live_arrays():
-        if not array.is_deleted():
+        if not array.is_deleted() and id(array) not in known:
             name = "blocks" if parameters in array.shape[:-1] else "images" if rows in array.shape[:-1] else "rest"
             found[name] += _on_first(array)
     return found

@@ -10,12 +10,19 @@ import sys
 import pyte
 
 SCRIPT = """
-import numpy as np, jax.numpy as jnp, nfk, nfk.progress
+import time, numpy as np, jax.numpy as jnp, nfk, nfk.progress
 nfk.progress.PATIENCE_SECONDS = 0.0
 rng = np.random.default_rng(0)
 params = {"w": rng.standard_normal((50, 80), dtype=np.float32) / 7}
 model = nfk.energy(lambda p, x: jnp.sum(jnp.tanh(x @ p["w"])), params)
-nfk.fit(model, rng.standard_normal((3000, 50), dtype=np.float32), 10)
+X = rng.standard_normal((3000, 50), dtype=np.float32)
+class Slow:  # every pass takes long enough to be drawn
+    def __len__(self):
+        return len(X)
+    def __getitem__(self, rows):
+        time.sleep(0.01)
+        return X[rows]
+nfk.fit(model, Slow(), 10, method="krylov", keep=False)
 print("finished")
 """
 
