@@ -16,7 +16,10 @@ import nfk
 from nfk import distributed
 from nfk import launch as launching
 
-pytestmark = pytest.mark.xdist_group("processes")  # one worker: the processes of two would fight for the cores
+pytestmark = [
+    pytest.mark.around,
+    pytest.mark.xdist_group("processes"),
+]  # one worker: the processes of two would fight for the cores
 WORK = Path(__file__).parent / "jax_processes.py"
 
 

@@ -22,7 +22,7 @@ from nfk.operator.moments import united
 from nfk.torch.processes import TorchProcesses
 from nfk.torch.space import TorchSpace
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = [pytest.mark.around, pytest.mark.xdist_group("processes")]
 SIZE = 2
 PATH = os.pathsep.join([str(Path(__file__).parent), *sys.path])
 
