@@ -16,10 +16,8 @@ import nfk
 from nfk import distributed
 from nfk import launch as launching
 
-pytestmark = [
-    pytest.mark.around,
-    pytest.mark.xdist_group("processes"),
-]  # one worker: the processes of two would fight for the cores
+# One worker: the processes of two would fight for the cores.
+pytestmark = [pytest.mark.around, pytest.mark.xdist_group("processes")]
 WORK = Path(__file__).parent / "jax_processes.py"
 
 
