@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 # Before jax and numpy start. Eight simulated devices, as a machine with accelerators has. Most of a test's time is
 # compilation, and most of that code generation for what runs once: it is as plain as can be, XLA's own passes are not.
@@ -10,8 +12,11 @@ from collections.abc import Iterator
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
-    "--xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
+    "--xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1",  # in one piece: a program here is too small to be cut up
 )
+# Nor does a program carry the stack of every line of it.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # One thread of BLAS for each worker: with as many as there are cores, the workers' threads wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -32,6 +37,22 @@ AROUND = {
     "commands", "test_choices", "test_code_metrics", "test_demo", "test_distributed", "test_docs", "test_examples",
     "test_notebook", "test_package", "test_progress", "test_report", "test_report_page", "test_torch_processes",
 }  # fmt: skip
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file whose tests are all left out is not imported, nor are the libraries that it needs."""
+    left_out = {mark for mark in ("around", "reproduction") if f"not {mark}" in config.option.markexpr.split(" and ")}
+    if "around" in left_out and {collection_path.stem, collection_path.parent.name} & AROUND:
+        return True
+    if collection_path.suffix == ".py" and "reproduction" in left_out:
+        return "\npytestmark = pytest.mark.reproduction\n" in collection_path.read_text() or None
+    return None
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector need not look at a million objects again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
