@@ -99,7 +99,7 @@ def test_adjoint(case, close, engine):
 
 def test_moments_are_the_dense_moments(case, close):
     dense = kernel.moments(case.model, case.X)
-    for microbatch, space in ((1, HOST), (16, HOST), (16, third())):
+    for microbatch, space in ((1, HOST), (7, HOST), (7, third())):  # 7: as compiled for the engines; it divides nothing
         streamed = case.moments_in_batches_of(microbatch, space)
         close(streamed.mean, dense.mean)
         close(streamed.scale, dense.scale, factor=5)
@@ -177,7 +177,7 @@ def test_new_examples_get_the_baseline_embedding(case, close):
 
 
 @in_float32
-@pytest.mark.parametrize("options", [{"microbatch": 1, "chunk": 1}, {"microbatch": 16, "chunk": 32}])
+@pytest.mark.parametrize("options", [{"microbatch": 1, "chunk": 1}, {"microbatch": 7, "chunk": 35}])
 def test_chunk_size_changes_nothing(case, close, options):
     M = np.random.default_rng(2).standard_normal((case.model.layout.size, 3)).astype(case.model.layout.dtype)
     close(gradients(case, **options).matmat(M), gradients(case).matmat(M))

@@ -6,6 +6,7 @@ made without a word on where end up on a device without numbers.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 
@@ -46,9 +47,10 @@ FAMILIES = [
 LIMIT = r".*residual above tol.*"
 
 
-def here(name: str, **options):
+@functools.cache
+def here(name: str):
     """A model of the pairs whose blocks are tensors, its data, and all eigenvalues of its kernel by the definition."""
-    model, _, data = PAIRS[name](space="torch", **options)
+    model, _, data = PAIRS[name](space="torch")
     return model, data, np.linalg.eigvalsh(nfk.gram(model, data))[::-1]
 
 
@@ -66,7 +68,7 @@ def test_a_fit_is_the_dense_definition(name, way):
 @pytest.mark.parametrize("vectorised", [True, False])
 @pytest.mark.parametrize("name", PAIRS)
 def test_operators_are_the_dense_definition(name, vectorised):
-    model, data, _ = here(name, vectorised=vectorised)
+    model, _, data = PAIRS[name](space="torch", vectorised=vectorised)
     V, space = nfk.kernel.fisher_vectors(model, data), model.network.space
     outputs, key = model.outputs(data[0]), nfk.model.split_key(0)[2]
     differentiator = model.network.differentiate(key, outputs, device=space.device)
