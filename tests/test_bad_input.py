@@ -333,6 +333,7 @@ def test_interruption_of_the_power_iteration(model, monkeypatch, tmp_path):
     np.testing.assert_array_equal(nfk.load(tmp_path, model).right, stop.value.result.right)  # saved, too
 
 
+@pytest.mark.around
 def test_a_real_ctrl_c():
     """A signal in the middle of a fit, as a terminal sends it."""
     script = """

@@ -44,11 +44,13 @@ def run(script: str) -> str:
     return result.stdout.strip()
 
 
+@pytest.mark.around
 @pytest.mark.parametrize("trace", [1, 2, 4])
 def test_while_planning_or_compiling(trace):
     assert run(SETUP + NETWORK.replace("AT", str(trace))) == "Interrupted False"
 
 
+@pytest.mark.around
 def test_swallowed_by_a_callback_it_is_raised_all_the_same():
     """A callback that catches everything, as those of other libraries may, cannot make a fit run on."""
     script = """
@@ -70,6 +72,7 @@ told(lambda: nfk.fit(nfk.energy(score, rng.standard_normal((6, 9), dtype=np.floa
     assert run(SETUP + script).startswith("Interrupted")
 
 
+@pytest.mark.around
 def test_pressed_at_the_very_end_the_whole_result_is_kept():
     script = """
 from nfk import fitting

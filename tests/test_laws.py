@@ -232,6 +232,7 @@ ON_A_DEVICE = {
 }
 
 
+@pytest.mark.xdist_group("slabs")
 @pytest.mark.parametrize("way", ON_A_DEVICE)
 def test_a_column_of_many_slabs_on_a_device(way):
     """P = 20,000 parameters: two slabs and a part of one. V is X itself, of whole numbers: exact in float32."""

@@ -56,7 +56,10 @@ def near(found, expected, tolerance=3e-4):
     np.testing.assert_allclose(np.asarray(found) / scale, np.asarray(expected) / scale, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize(("name", "way", "mesh"), COVERING)
+@pytest.mark.parametrize(
+    ("name", "way", "mesh"),  # each beside the laws of its model, which have compiled some of it
+    [pytest.param(*which, marks=pytest.mark.xdist_group(f"{which[0]} float32")) for which in COVERING],
+)
 def test_devices_change_nothing(name, way, mesh):
     """37 examples: no number of devices divides them, and eight devices have one without any."""
     case = CASES[name](np.dtype(np.float32))
@@ -78,6 +81,7 @@ def fitted():
     return case, X, nfk.fit(case.model, X, 5), nfk.fit(case.model, X, 5, mesh=(4, 2))
 
 
+@pytest.mark.xdist_group("sharded basis")
 def test_everything_works_from_a_sharded_basis(fitted, tmp_path):
     case, X, alone, shared = fitted
     new = case.X[13:22]
@@ -96,6 +100,7 @@ def test_everything_works_from_a_sharded_basis(fitted, tmp_path):
         near(again(new), shared(new), 1e-5)
 
 
+@pytest.mark.xdist_group("sharded basis")
 def test_each_device_holds_its_share(fitted):
     """Of the basis at rest: a quarter of its parameters, half of its columns, with their padding (3 columns take 4)."""
     _, _, _, shared = fitted
@@ -109,6 +114,7 @@ def dense():
     return scale_devices.problem(2_000, 120)
 
 
+@pytest.mark.xdist_group("dense problem")
 def test_memory_for_blocks_falls_with_the_shards_of_the_basis(dense):
     """All through a search that restarts, counted in compiled programs; beside it two chunks of gradients, no more."""
     model, X = dense
@@ -120,12 +126,14 @@ def test_memory_for_blocks_falls_with_the_shards_of_the_basis(dense):
     assert max(one["rest"], four["rest"]) < (2 * scale_devices.CHUNK + 10) * row
 
 
+@pytest.mark.xdist_group("dense problem")
 def test_a_plan_knows_what_travels(dense):
     """As XLA compiled it: blocks and sums along the data axis, gradients along the other."""
     found = scale_devices.travelled(*dense, (2, 4))
     assert found["received"] == pytest.approx(found["predicted"], rel=0.02)
 
 
+@pytest.mark.xdist_group("dense problem")
 def test_a_plan_knows_what_passes_by_between_passes(dense):
     """While a block is made orthogonal; small matrices, which it does not count, are a tenth of it here."""
     counted, reckoned = scale_devices.passed_by(*dense, (2, 4))
@@ -157,6 +165,7 @@ class Counting:
         return self.array[rows]
 
 
+@pytest.mark.xdist_group("sharded basis")
 def test_a_pass_reads_every_example_once(fitted):
     case, _, _, shared = fitted
     source = Counting(case.X[:15])  # two ranges of four, one of three; four of two for the columns

@@ -202,6 +202,7 @@ def test_an_empty_call_gives_an_empty_embedding():
     assert nfk.fit(nfk.classifier(mlp, PARAMS), X, 3)(X[:0]).shape == (0, 3)
 
 
+@pytest.mark.around
 def test_parts_of_the_package_are_imported_when_they_are_used():
     code = (
         "import sys, nfk; assert 'nfk.tasks' not in sys.modules; assert callable(nfk.tasks.probe); "

@@ -455,6 +455,7 @@ def test_a_pipeline_of_sklearn_is_fitted_and_pickled():
     np.testing.assert_array_equal(again.predict(X), pipeline.predict(X))
 
 
+@pytest.mark.around
 def test_the_core_does_not_import_torch():
     script = "import nfk, sys; assert 'torch' not in sys.modules; sys.modules['torch'] = None; import nfk.torch"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
