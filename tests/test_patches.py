@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from nfk.model import in_jax
 from nfk.model.patches import patch_bytes, with_patches
 
 in_float64 = pytest.mark.parametrize("dtype", ["float64"], indirect=True)
@@ -146,3 +147,12 @@ def test_patch_bytes_are_those_of_the_largest_layer():
 
     program = jax.make_jaxpr(score)(np.zeros((10, 10, 3), np.float32)).jaxpr
     assert patch_bytes(program) == 4 * max(9 * 3 * 100, 16 * 8 * 25)
+
+
+def test_patches_are_compiled_quickly_where_xla_knows_how(monkeypatch):
+    in_jax.quick_options.cache_clear()
+    assert in_jax.quick_options() == in_jax.QUICK  # this version does
+    monkeypatch.setattr(in_jax, "QUICK", {"xla_has_no_such_option": True})
+    in_jax.quick_options.cache_clear()
+    assert in_jax.quick_options() is None
+    in_jax.quick_options.cache_clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -26,6 +26,9 @@ from nfk.model.program import flat
 from nfk.model.tracing import cost_of
 
 HALF = ("bfloat16", "float16")
+# Slices and patches compile in half of the time without XLA's fusion emitters, and run as fast (LeNet-5: 0.8 s against
+# 1.9, 0.14 ms an example either way; the critic of 613,761 parameters alike). Attention runs slower: it keeps them.
+QUICK = {"xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,10 +154,10 @@ class Compiled(Differentiator):
         return self.chosen, self.others, self.key
 
     def rows(self, mean: list, scale: list, batch: Batch) -> Rows:
-        function, same = self.functions.rows[self.batching], (*self._same, mean, scale)
-        if self.place is not None:
-            return self.place.gradients(function, self.outputs, same, batch)
-        return function(self.outputs, *same, batch)
+        same = (*self._same, mean, scale)
+        if self.place is not None:  # which compiles what is around it, too
+            return self.place.gradients(self.functions.rows[self.batching], self.outputs, same, batch)
+        return self.functions.own_rows[self.batching](self.outputs, *same, batch)
 
     def factors(self, batch: Batch) -> tuple[dict, list]:
         """Raw gradients in factors, see `model.factors`: the leaves (examples, outputs, size) that have none, by their
@@ -180,6 +183,8 @@ class Functions:
         self.evaluate, self.jacobian = jax.jit(self._evaluate), jax.jit(self._jacobian)
         ways = {"vmap": self._rows, "unrolled": self._unrolled_rows, "patches": self._patch_rows}
         self.rows = {batching: jax.jit(function, static_argnums=0) for batching, function in ways.items()}
+        quick = jax.jit(self._patch_rows, static_argnums=0, compiler_options=quick_options())
+        self.own_rows = {**self.rows, "patches": quick}
         self.forward, self.reverse, self.factors = (
             jax.jit(function, static_argnums=0) for function in (self._forward, self._reverse, self._factors)
         )
@@ -270,6 +275,16 @@ class Functions:
 
 
 _shared_functions = lru_cache(maxsize=64)(Functions)
+
+
+@cache
+def quick_options() -> dict[str, bool] | None:
+    """`QUICK`, where this version of XLA knows it."""
+    try:
+        jax.jit(lambda: 0, compiler_options=QUICK).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return None
+    return QUICK
 
 
 def _is_pure(score: object) -> bool:

@@ -138,5 +138,11 @@ def split_key(key: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         key = jax.random.key(int(key))
     if not hasattr(key, "shape"):
         raise TypeError(f"key={key!r} must be a whole number (a seed) or a jax key: key=0, say")
+    return _split(key)
+
+
+@jax.jit
+def _split(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """One program: three small ones take longer to compile."""
     start, sample, score = jax.random.split(key, 3)
     return start, sample, score
