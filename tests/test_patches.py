@@ -24,6 +24,9 @@ PLANE = {
     "transposed": ((4, 4), (1, 1), ((2, 2), (2, 2)), (2, 2), (1, 1)),
     "transposed, dilated": ((3, 3), (1, 1), ((1, 0), (2, -1)), (2, 3), (1, 2)),
     "transposed, strided": ((3, 3), (2, 2), ((1, 1), (1, 1)), (2, 2), (1, 1)),
+    "large": ((5, 4), (1, 2), "SAME", (1, 1), (1, 1)),
+    "large, dilated": ((3, 7), (2, 1), ((2, 1), (9, 0)), (1, 1), (2, 2)),
+    "large, transposed": ((5, 5), (1, 1), ((3, 2), (2, 2)), (2, 3), (1, 1)),
     "part of the input unseen": ((2, 2), (3, 3), "VALID", (1, 1), (1, 1)),
 }
 
@@ -149,10 +152,7 @@ def test_patch_bytes_are_those_of_the_largest_layer():
     assert patch_bytes(program) == 4 * max(9 * 3 * 100, 16 * 8 * 25)
 
 
-def test_patches_are_compiled_quickly_where_xla_knows_how(monkeypatch):
-    in_jax.quick_options.cache_clear()
-    assert in_jax.quick_options() == in_jax.QUICK  # this version does
-    monkeypatch.setattr(in_jax, "QUICK", {"xla_has_no_such_option": True})
-    in_jax.quick_options.cache_clear()
-    assert in_jax.quick_options() is None
-    in_jax.quick_options.cache_clear()
+def test_programs_are_compiled_quickly_where_xla_knows_how():
+    for options in (in_jax.QUICK, in_jax.ONCE):
+        assert in_jax.accepted(**options) == options  # this version does
+    assert in_jax.accepted(**in_jax.QUICK, xla_has_no_such_option=True) is None

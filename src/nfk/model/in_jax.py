@@ -29,6 +29,7 @@ HALF = ("bfloat16", "float16")
 # Slices and patches compile in half of the time without XLA's fusion emitters, and run as fast (LeNet-5: 0.8 s against
 # 1.9, 0.14 ms an example either way; the critic of 613,761 parameters alike). Attention runs slower: it keeps them.
 QUICK = {"xla_cpu_use_fusion_emitters": False}
+ONCE = {**QUICK, "xla_backend_optimization_level": 0}  # for what runs once: compiled in a third of the time
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,10 +181,11 @@ class Functions:
 
     def __init__(self, score: Callable, layout: Layout, own_noise: bool) -> None:
         self.score, self.layout, self.own_noise = score, layout, own_noise
-        self.evaluate, self.jacobian = jax.jit(self._evaluate), jax.jit(self._jacobian)
+        self.evaluate = jax.jit(self._evaluate, compiler_options=accepted(**ONCE))
+        self.jacobian = jax.jit(self._jacobian)
         ways = {"vmap": self._rows, "unrolled": self._unrolled_rows, "patches": self._patch_rows}
         self.rows = {batching: jax.jit(function, static_argnums=0) for batching, function in ways.items()}
-        quick = jax.jit(self._patch_rows, static_argnums=0, compiler_options=quick_options())
+        quick = jax.jit(self._patch_rows, static_argnums=0, compiler_options=accepted(**QUICK))
         self.own_rows = {**self.rows, "patches": quick}
         self.forward, self.reverse, self.factors = (
             jax.jit(function, static_argnums=0) for function in (self._forward, self._reverse, self._factors)
@@ -278,13 +280,13 @@ _shared_functions = lru_cache(maxsize=64)(Functions)
 
 
 @cache
-def quick_options() -> dict[str, bool] | None:
-    """`QUICK`, where this version of XLA knows it."""
+def accepted(**options: bool | int) -> dict[str, bool | int] | None:
+    """Options of the compiler, where this version of XLA knows them all."""
     try:
-        jax.jit(lambda: 0, compiler_options=QUICK).lower().compile()
+        jax.jit(lambda: 0, compiler_options=options).lower().compile()
     except jax.errors.JaxRuntimeError:
         return None
-    return QUICK
+    return options
 
 
 def _is_pure(score: object) -> bool:

@@ -13,6 +13,7 @@ a time, took 1.17 plain batch gradients, against 1.67 under vmap and 1.46 for ex
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -20,6 +21,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from nfk.model.program import Computation, Jaxpr, JaxprEqn, array_of, as_it_stands, equations, rewritten
+
+MANY = 16  # offsets of a window
 
 
 def with_patches(function: Callable) -> Callable:
@@ -109,12 +112,27 @@ def _windows(
     high = [first[-1] + n - size - pad for first, n, size, pad in zip(starts, lengths, sizes, low, strict=True)]
     space = [(a, b, step - 1) for a, b, step in zip(low, high, spread, strict=True)]
     image = lax.pad(image, jnp.zeros((), image.dtype), [(0, 0, 0), (0, 0, 0), *space])
+    if math.prod(window) > MANY:
+        return _line_by_line(image[:, None], starts, lengths, strides)
     parts = []
     for start in itertools.product(*starts):
         stop = [first + n for first, n in zip(start, lengths, strict=True)]
         part = lax.slice(image, (0, 0, *start), (*image.shape[:2], *stop), (1, 1, *strides))
         parts.append(part[:, None])
     return lax.concatenate(parts, 1)
+
+
+def _line_by_line(
+    image: jax.Array, starts: Sequence[Sequence[int]], lengths: Sequence[int], strides: Sequence[int]
+) -> jax.Array:
+    """The same by one axis after another, the last one first: with 5 x 5 offsets 10 slices, not 25, and two thirds of
+    the time to compile. It copies a little more, so small windows are cut out one by one."""
+    for axis in reversed(range(len(starts))):
+        pieces = [
+            lax.slice_in_dim(image, start, start + lengths[axis], strides[axis], axis + 3) for start in starts[axis]
+        ]
+        image = jnp.stack(pieces, 1).reshape(image.shape[0], -1, *pieces[0].shape[2:])
+    return image
 
 
 def _product(seen: jax.Array, other: jax.Array) -> jax.Array:
