@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -117,6 +118,20 @@ def killed(folder: Path) -> None:
     nfk.fit(model(), Deadly(examples()), 3, keep=False)
 
 
+def cut(folder: Path) -> None:
+    """In the middle of a fit the last process says so, and waits to be cut off."""
+    nfk.distributed.initialize()
+
+    class Waiting(Watched):
+        def __getitem__(self, rows: slice) -> np.ndarray:
+            if jax.process_index() == jax.process_count() - 1 and len(self.read) > 3:
+                (folder / "begun").touch()
+                time.sleep(120)
+            return super().__getitem__(rows)
+
+    nfk.fit(model(), Waiting(examples()), 3, keep=False)
+
+
 def checkpoints(folder: Path) -> None:
     """Fits that die and go on, in all ways; what was found goes into `checkpoints-PROCESS.json`."""
     tried = model()
@@ -139,7 +154,9 @@ def started() -> None:
     print(json.dumps({"eigenvalues": found.eigenvalues.tolist(), "own": [own.start, own.stop]}))
 
 
-TASKS = {"whole": whole, "sums": sums, "errors": errors, "killed": killed, "checkpoints": checkpoints, "long": long}
+TASKS = {
+    "whole": whole, "sums": sums, "errors": errors, "killed": killed, "cut": cut, "checkpoints": checkpoints, "long": long
+}  # fmt: skip
 
 if __name__ == "__main__":
     started() if sys.argv[1] == "started" else TASKS[sys.argv[1]](Path(sys.argv[2]))
