@@ -116,11 +116,14 @@ def _budget(row: dict) -> str:
 
 
 def _lead(rows: Rows) -> list[str]:
-    """The embedding less all else of the same draws, in points."""
-    ours = {row["labels"]: row for row in rows if row["method"].startswith("Fisher embedding")}
-    others = [row for row in rows if row is not ours[row["labels"]]]
-    cell = lambda row: difference(ours[row["labels"]], row)  # noqa: E731
-    return pivot(others, _named, _budget, cell, "the Fisher embedding, in points above")
+    """Each critic's embedding less its activations and less the pixels, over the same draws, in points."""
+    ours = {(row["network"], row["labels"]): row for row in rows if row["method"].startswith("Fisher embedding")}
+    lines = []
+    for critic in dict.fromkeys(network for network, _ in ours):
+        others = [row for row in rows if row["network"] in (critic, "-") and row not in ours.values()]
+        cell = lambda row, critic=critic: difference(ours[critic, row["labels"]], row)  # noqa: E731
+        lines += ["", *pivot(others, _named, _budget, cell, f"the embedding of {critic}, in points above")]
+    return lines[1:]
 
 
 def _inversion(rows: Rows) -> list[str]:

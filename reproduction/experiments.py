@@ -68,7 +68,7 @@ PAPER = {
     "likelihoods-others": "the same for larger ones that others trained",
 }
 PLANNED = (  # whose fits can be planned and tried
-    "pretrained", "lowrank", "linear-probe", "semi-supervised", "distillation", "inversion", "top-images",
+    "pretrained", "lowrank", "linear-probe", "semi-supervised", "accuracy", "distillation", "inversion", "top-images",
     "likelihoods-others",
 )  # fmt: skip
 TASKS = {

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from reproduction.distillation.methods import Weights, build
@@ -43,13 +44,15 @@ class Classroom:
         ]
         return tried[scores.index(max(scores))], rows
 
-    def students(self, chosen: dict[str, Weights], seeds: int, recipe: Recipe, test: Lend, images: int) -> list[Row]:
+    def students(
+        self, chosen: dict[str, Weights], seeds: int, recipe: Recipe, test: Lend, images: int, role: str = "student"
+    ) -> list[Row]:
         """Test accuracy of every method; the first seed of all of them comes before the second of any."""
         scores: dict[str, list[float]] = {name: [] for name in chosen}
         for seed in range(seeds):
             for name, weights in chosen.items():
                 scores[name].append(self.score(f"student, {name}", weights, test, recipe, seed, images))
-        facts = _facts(recipe, images) | {"role": "student", "metric": "test accuracy"}
+        facts = _facts(recipe, images) | {"role": role, "metric": "test accuracy"}
         return [
             row(name, values, label_weight=chosen[name].labels, teacher_weight=chosen[name].teacher, **facts)
             for name, values in scores.items()
@@ -68,7 +71,7 @@ class Classroom:
             except FloatingPointError:
                 return {"accuracy": 0.0, "diverged": True}
             right = correct(student, test().images, test().labels)
-            return {"accuracy": float(right.mean()), "diverged": False}
+            return {"accuracy": float(right.mean()), "diverged": False, "correct": np.packbits(right).tobytes().hex()}
 
         found = self.ledger.once(full, measure, recipe, images, self.target)
         shutil.rmtree(folder, ignore_errors=True)  # kept until the score is: a training that is stopped goes on

@@ -33,6 +33,8 @@ from reproduction.pretrained import Pretrained, load
 from reproduction.tasks.ledger import Ledger, Row, row
 
 TEACHER = "cifar10-wrn-16-2-a"
+MAIN = ("no teacher", "KD", "NFKD", "NST", "PCA of the teacher's features", "AT", "FitNet")  # trained longer, too
+LONGER = "student, trained longer"
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,11 @@ class Settings:
     target: int = 20  # components that a student learns
     ranks: tuple[int, ...] = (1, 2, 3, 5, 7, 9, 12, 16, 20, 32, 64)
     epochs: int = 4
-    trial_epochs: int = 1  # of the trainings that choose a weight
+    trial_epochs: int = 4  # of the trainings that choose a weight
     seeds: int = 2
+    longer_epochs: int = 12  # of a second, longer training, with the same weights
+    longer_seeds: int = 1
+    longer: tuple[str, ...] = MAIN
     batch: int = 32
     peak: float = 0.05  # of the learning rate
     methods: tuple[str, ...] = tuple(METHODS)
@@ -60,11 +65,12 @@ class Settings:
 PRESETS = {
     "smoke": Settings(
         images=128, held=40, tested=40, probed=40, fitted=30, rank=20, ranks=(1, 20), epochs=1, trial_epochs=1,
-        seeds=1, methods=("no teacher", "NFKD", "FitNet"),
+        seeds=1, methods=("no teacher", "NFKD", "FitNet"), longer_epochs=2, longer=("no teacher", "NFKD"),
     ),
     "cpu": Settings(),
     "paper": Settings(
-        images=45_000, probed=10_000, fitted=45_000, epochs=250, trial_epochs=50, seeds=5, batch=128, peak=0.1
+        images=45_000, probed=10_000, fitted=45_000, epochs=250, trial_epochs=50, seeds=5, longer=(), batch=128,
+        peak=0.1,
     ),
 }  # fmt: skip
 SMALLER = (
@@ -106,11 +112,14 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:
     classroom = Classroom(ledger, lessons, settings.target)
     asked, graded = (cache(lambda part=part: _untaught(found, part)) for part in (others, test))
     chosen: dict[str, Weights] = {}
-    for name in settings.methods:
-        recipe = settings.recipe(settings.trial_epochs)
-        chosen[name], tried = classroom.trials(name, recipe, asked, settings.images)
+    recipe, long = settings.recipe(settings.epochs), settings.recipe(settings.longer_epochs)
+    for name in (*settings.longer, *(name for name in settings.methods if name not in settings.longer)):
+        chosen[name], tried = classroom.trials(name, settings.recipe(settings.trial_epochs), asked, settings.images)
         rows += tried
-    recipe = settings.recipe(settings.epochs)
+        if name in settings.longer:
+            rows += classroom.students(
+                {name: chosen[name]}, settings.longer_seeds, long, graded, settings.images, LONGER
+            )
     rows += classroom.students(chosen, settings.seeds, recipe, graded, settings.images)
     rows += [_share_of_classes(settings, told()["embedding"])]
     return rows + _contents(ledger, settings, about, found, train)
