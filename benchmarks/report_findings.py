@@ -11,6 +11,7 @@ from scipy import stats
 from benchmarks.report_tasks import head, percent
 
 Rows = list[dict]
+BESIDE = ("no teacher", "NFKD")
 
 
 def said(results: dict) -> list[str]:
@@ -113,9 +114,31 @@ def distillation(rows: Rows) -> list[str]:
         gains = ("" if row is other else apart(row, other) for other in (alone, ours))
         weight = f"{row['label_weight']:g} + {row['teacher_weight']:g}"
         lines.append(f"| {row['method']} | {percent(row)} | {' | '.join(gains)} | {row['seeds']} | {weight} |")
+    lines += _longer(rows, students)
     shapes = [row for row in rows if row["role"] == "shape of the target"]
     told = [f"{percent(row)} % of NFKD's target lies in {row['method']}." for row in shapes]
     return [*lines, "", *told, "", *_contents(rows), "", *_against_k(rows)]
+
+
+def _longer(rows: Rows, short: Rows) -> list[str]:
+    """Students that were trained longer, best first, beside the shorter training; differences are over test images."""
+    longer = sorted((row for row in rows if row["role"] == "student, trained longer"), key=lambda row: -row["mean"])
+    if not longer:
+        return []
+    apart = {(row["method"], row["less"]): row for row in rows if "less" in row}
+    epochs = f"{short[0]['epochs']} epochs, %", f"{longer[0]['epochs']} epochs, %"
+    lines = ["", *head("method", *epochs, "above no teacher", "above NFKD", "seeds")]
+    for row in longer:
+        before = _mean(short, method=row["method"])["mean"]
+        gains = (points(apart[row["method"], other]) if (row["method"], other) in apart else "" for other in BESIDE)
+        cells = f"{100 * before:.1f} | {percent(row)} | {' | '.join(gains)} | {row['seeds']}"
+        lines.append(f"| {row['method']} | {cells} |")
+    return lines
+
+
+def points(row: dict) -> str:
+    """A difference of shares, in points, with its interval."""
+    return "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * row[key] for key in ("value", "low", "high")))
 
 
 def _contents(rows: Rows) -> list[str]:

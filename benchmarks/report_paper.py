@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.report_findings import difference
+from benchmarks.report_findings import difference, points
 from benchmarks.report_tasks import head, number, percent, pivot
 
 Rows = list[dict]
@@ -94,7 +94,6 @@ def _differences(rows: Rows) -> list[str]:
     """In points, image by image."""
     if not rows:
         return []
-    points = lambda row: "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * row[key] for key in ("value", "low", "high")))  # noqa: E731
     column = lambda row: f"{_labelled(row)}: less {row['less']}"  # noqa: E731
     return ["", "The same as differences over the same test images, in points:", "",
             *pivot(rows, column, lambda row: row["method"], points, "features, labels: less what")]  # fmt: skip

@@ -50,8 +50,8 @@ PRESETS = {
 SMALLER = (
     "The basis is fitted on 2,000 images without labels (the paper: all). Labels are drawn among the first 10,000 "
     "training images; 10,000 test images of CIFAR-10, the first 5,000 of SVHN.",
-    "SVHN has a critic that was trained on CIFAR-10, not on SVHN; its basis is fitted on SVHN images. The second critic "
-    "(`-wide`) has no generator: its moments are over the data.",
+    "SVHN has a critic that was trained on CIFAR-10, not on SVHN; its basis is fitted on SVHN images. The second "
+    "critic (`-wide`) has no generator: its moments are over the data.",
     "The paper compares with semi-supervised networks (MixMatch and others), which train on the images without labels; "
     "here are features of the same critic instead.",
 )
@@ -100,7 +100,7 @@ def _sets(
 
 
 def _fishers(settings: Settings, data: str) -> list[Fisher]:
-    """Of critics of these images the bases that `linear-probe` has; without any, the first with what is needed alone."""
+    """Of critics of these images the bases that `linear-probe` has; where there is none, the first one, as needed."""
     own = [(critic, rank) for critic, rank in settings.critics if NETWORKS[critic].data == data]
     several = own or [(settings.critics[0][0], settings.used)]
     return [Fisher(critic, rank, settings.fitted, data, settings.samples, used=rank) for critic, rank in several]
