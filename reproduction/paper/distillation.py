@@ -86,7 +86,7 @@ SMALLER = (
     "short a trial favours the labels: where the weight is taken from theirs (KD, NFKD, principal components) the "
     "trial has four epochs, but for NFKD's two variants. Twelve epochs have the weights of four.",
     "Students compute in bfloat16 with float32 weights; the teacher's maps are kept as float16. A training is not "
-    "repeated to the last bit by another number of threads.",
+    "repeated to the last bit by another number of threads; KD's and the longer ones are of a later run than the others.",
     "An interval of four epochs is over seeds, for these 10,000 test images: what neither method nor seed explains has "
     "one standard deviation for all methods. One of twelve epochs is over test images, for one training of each.",
 )
@@ -153,14 +153,14 @@ def _apart(students: list[Row], tested: int) -> Iterator[Row]:
 
 
 def _picture(rows: list[Row], pictures: Path) -> None:
-    """Students of both lengths, the best of the longer ones first; a band is one standard deviation over seeds."""
+    """Students of both lengths, the best of the longer ones first; means over seeds, without their spread."""
     lines = {}
     for longer in sorted((row for row in rows if row["role"] == LONGER), key=lambda row: -row["mean"]):
         short = next(row for row in rows if (row["role"], row["method"]) == ("student", longer["method"]))
-        both = [(row["epochs"], 100 * row["mean"], 100 * row["spread"]) for row in (short, longer)]
+        both = [(row["epochs"], 100 * row["mean"]) for row in (short, longer)]
         lines[longer["method"]] = tuple(map(list, zip(*both, strict=True)))
+        title = f"WRN-16-1 on {longer['images']:,} images of CIFAR-10, taught by WRN-16-2"
     if lines:
-        title = "WRN-16-1 on 10,000 images of CIFAR-10, taught by WRN-16-2"
         figures.curves(lines, pictures / "students.png", title, "epochs", "test accuracy, %", logarithmic=True)
 
 
