@@ -86,7 +86,8 @@ SMALLER = (
     "short a trial favours the labels: where the weight is taken from theirs (KD, NFKD, principal components) the "
     "trial has four epochs, but for NFKD's two variants. Twelve epochs have the weights of four.",
     "Students compute in bfloat16 with float32 weights; the teacher's maps are kept as float16. A training is not "
-    "repeated to the last bit by another number of threads; KD's and the longer ones are of a later run than the others.",
+    "repeated to the last bit by another number of threads; KD's and the longer ones are of a later run than the "
+    "others.",
     "An interval of four epochs is over seeds, for these 10,000 test images: what neither method nor seed explains has "
     "one standard deviation for all methods. One of twelve epochs is over test images, for one training of each.",
 )
