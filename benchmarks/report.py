@@ -16,7 +16,7 @@ from benchmarks.large_table import table as large
 from benchmarks.minilm_table import table as minilm
 from benchmarks.peers import tables as peers
 from benchmarks.products_table import table as products
-from benchmarks.report_findings import FINDINGS
+from benchmarks.report_findings import FINDINGS, RESULTS
 from benchmarks.report_page import table as report_page
 from benchmarks.report_paper import PAPER
 from benchmarks.report_tasks import TASKS, head
@@ -260,7 +260,7 @@ TABLES = (
     ("docs/report.md", "report_page", report_page),
     *(("docs/benchmarks.md", name, table) for name, table in BENCHMARKS.items()),
     *(("docs/results.md", f"tasks/{name}", table) for name, table in TASKS.items()),
-    *(("docs/results.md", name, table) for name, table in PAPER.items()),
+    *(("docs/results.md", name, table) for name, table in {**PAPER, **RESULTS}.items()),
     *(("docs/findings.md", name, table) for name, table in FINDINGS.items()),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Tables of docs/findings.md, from the files that `python -m reproduction NAME` writes; none where there is no file."""
+"""Tables of docs/findings.md, and of docs/results.md what it refers to; none where there is no results file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from scipy import stats
 from benchmarks.report_tasks import head, percent
 
 Rows = list[dict]
+BESIDE = ("no teacher", "NFKD")
 
 
 def said(results: dict) -> list[str]:
@@ -113,9 +114,31 @@ def distillation(rows: Rows) -> list[str]:
         gains = ("" if row is other else apart(row, other) for other in (alone, ours))
         weight = f"{row['label_weight']:g} + {row['teacher_weight']:g}"
         lines.append(f"| {row['method']} | {percent(row)} | {' | '.join(gains)} | {row['seeds']} | {weight} |")
+    lines += _longer(rows, students)
     shapes = [row for row in rows if row["role"] == "shape of the target"]
     told = [f"{percent(row)} % of NFKD's target lies in {row['method']}." for row in shapes]
     return [*lines, "", *told, "", *_contents(rows), "", *_against_k(rows)]
+
+
+def _longer(rows: Rows, short: Rows) -> list[str]:
+    """Students that were trained longer, best first, beside the shorter training; differences are over test images."""
+    longer = sorted((row for row in rows if row["role"] == "student, trained longer"), key=lambda row: -row["mean"])
+    if not longer:
+        return []
+    apart = {(row["method"], row["less"]): row for row in rows if "less" in row}
+    epochs = f"{short[0]['epochs']} epochs, %", f"{longer[0]['epochs']} epochs, %"
+    lines = ["", *head("method", *epochs, "above no teacher", "above NFKD", "seeds")]
+    for row in longer:
+        before = _mean(short, method=row["method"])["mean"]
+        gains = (points(apart[row["method"], other]) if (row["method"], other) in apart else "" for other in BESIDE)
+        cells = f"{100 * before:.1f} | {percent(row)} | {' | '.join(gains)} | {row['seeds']}"
+        lines.append(f"| {row['method']} | {cells} |")
+    return lines
+
+
+def points(row: dict) -> str:
+    """A difference of shares, in points, with its interval."""
+    return "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * row[key] for key in ("value", "low", "high")))
 
 
 def _contents(rows: Rows) -> list[str]:
@@ -147,16 +170,21 @@ def accuracy(rows: Rows) -> list[str]:
 
 
 def runtime(rows: Rows) -> list[str]:
-    """Medians of the benchmarks, with the fastest and the slowest round where there are several."""
-    lines = head("network", "N", "k", "fit", "seconds", "from")
-    for row in rows:
-        several = f" ({row['low']:.3g} to {row['high']:.3g})" if row["rounds"] > 1 else ""
-        place = f"{row['source']}, {row['condition']}"
-        lines.append(
-            f"| {row['network']} | {row['examples']:,} | {row['rank']} | {row['method']} | {row['value']:.3g}{several} "
-            f"| {place} |"
-        )
+    """Medians of the benchmarks against N, with the fastest and the slowest round where there are several."""
+    counts = sorted({row["examples"] for row in rows})
+    lines = head("network", "k", "fit", "from", *(f"N = {count:,}" for count in counts))
+    keys = ("network", "rank", "method", "source", "condition")
+    for about in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
+        mine = {row["examples"]: row for row in rows if tuple(row[key] for key in keys) == about}
+        cells = (_seconds(mine[count]) if count in mine else "" for count in counts)
+        network, rank, method, source, condition = about
+        lines.append(f"| {network} | {rank} | {method} | {source}, {condition} | {' | '.join(cells)} |")
     return lines
+
+
+def _seconds(row: dict) -> str:
+    several = f" ({row['low']:.3g} to {row['high']:.3g})" if row["rounds"] > 1 else ""
+    return (f"{row['value']:,.0f}" if row["value"] >= 1000 else f"{row['value']:.3g}") + several
 
 
 def top_images(rows: Rows) -> list[str]:
@@ -171,8 +199,9 @@ def top_images(rows: Rows) -> list[str]:
 
 
 FINDINGS = {
-    "bound-noise": _page(bound_noise), "likelihoods": _page(likelihoods),
-    "likelihoods-others": _page(likelihoods), "distillation": _page(distillation),
-    "accuracy": _page(accuracy), "top-images": _page(top_images),
-    "runtime": _page(runtime),
+    "bound-noise": _page(bound_noise), "likelihoods": _page(likelihoods), "likelihoods-others": _page(likelihoods),
+}  # fmt: skip
+RESULTS = {
+    "distillation": _page(distillation), "runtime": _page(runtime), "accuracy": _page(accuracy),
+    "top-images": _page(top_images),
 }  # fmt: skip

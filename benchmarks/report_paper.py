@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.report_findings import difference
+from benchmarks.report_findings import difference, points
 from benchmarks.report_tasks import head, number, percent, pivot
 
 Rows = list[dict]
@@ -94,7 +94,6 @@ def _differences(rows: Rows) -> list[str]:
     """In points, image by image."""
     if not rows:
         return []
-    points = lambda row: "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * row[key] for key in ("value", "low", "high")))  # noqa: E731
     column = lambda row: f"{_labelled(row)}: less {row['less']}"  # noqa: E731
     return ["", "The same as differences over the same test images, in points:", "",
             *pivot(rows, column, lambda row: row["method"], points, "features, labels: less what")]  # fmt: skip
@@ -116,11 +115,14 @@ def _budget(row: dict) -> str:
 
 
 def _lead(rows: Rows) -> list[str]:
-    """The embedding less all else of the same draws, in points."""
-    ours = {row["labels"]: row for row in rows if row["method"].startswith("Fisher embedding")}
-    others = [row for row in rows if row is not ours[row["labels"]]]
-    cell = lambda row: difference(ours[row["labels"]], row)  # noqa: E731
-    return pivot(others, _named, _budget, cell, "the Fisher embedding, in points above")
+    """Each critic's embedding less its activations and less the pixels, over the same draws, in points."""
+    ours = {(row["network"], row["labels"]): row for row in rows if row["method"].startswith("Fisher embedding")}
+    lines = []
+    for critic in dict.fromkeys(network for network, _ in ours):
+        others = [row for row in rows if row["network"] in (critic, "-") and row not in ours.values()]
+        cell = lambda row, critic=critic: difference(ours[critic, row["labels"]], row)  # noqa: E731
+        lines += ["", *pivot(others, _named, _budget, cell, f"the embedding of {critic}, in points above")]
+    return lines[1:]
 
 
 def _inversion(rows: Rows) -> list[str]:

@@ -68,7 +68,7 @@ PAPER = {
     "likelihoods-others": "the same for larger ones that others trained",
 }
 PLANNED = (  # whose fits can be planned and tried
-    "pretrained", "lowrank", "linear-probe", "semi-supervised", "distillation", "inversion", "top-images",
+    "pretrained", "lowrank", "linear-probe", "semi-supervised", "accuracy", "distillation", "inversion", "top-images",
     "likelihoods-others",
 )  # fmt: skip
 TASKS = {
@@ -102,8 +102,11 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 
 def chosen(names: tuple[str, ...], preset: Preset, plan: bool = False) -> list[str]:
-    """The experiments that are meant, each once; refused before the first one starts."""
-    meant = list(dict.fromkeys(one for name in names for one in ALIASES.get(name, (name,))))
+    """The experiments that are meant, each once; refused before the first one starts.
+
+    An alias means those of its experiments that have the preset, and with `plan` those that can be planned.
+    """
+    meant = list(dict.fromkeys(one for name in names for one in _meant(name, preset, plan)))
     for name in meant:
         if name not in EXPERIMENTS:
             known = ", ".join([*EXPERIMENTS, *ALIASES])
@@ -114,3 +117,13 @@ def chosen(names: tuple[str, ...], preset: Preset, plan: bool = False) -> list[s
         if plan and EXPERIMENTS[name].rehearse is None:
             raise Refused(f"{name} cannot be planned without being run; leave --plan out")
     return meant
+
+
+def _meant(name: str, preset: Preset, plan: bool) -> tuple[str, ...]:
+    if name not in ALIASES:
+        return (name,)
+    several = [one for one in ALIASES[name] if preset in EXPERIMENTS[one].presets]
+    several = [one for one in several if not plan or EXPERIMENTS[one].rehearse is not None]
+    if not several:
+        raise Refused(f"{name}: none of its experiments has --preset {preset}{' and can be planned' if plan else ''}")
+    return tuple(several)

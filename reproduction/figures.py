@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from nfk.demo.figures import leading_images, spectrum
 from nfk.figures import ACCENT, INK, QUIET
 
-__all__ = ["bars", "curves", "grid", "heat", "layers", "leading_images", "spectra", "spectrum", "strips"]
+__all__ = ["bars", "curves", "grid", "heat", "layers", "leading_images", "pairs", "spectra", "spectrum", "strips"]
 COLORS = (INK, ACCENT, "#2a9d8f", "#e9a23b", QUIET, "#6d597a", "#457b9d", "#9c6644")
 
 
@@ -83,6 +83,26 @@ def spectra(lines: dict[str, tuple], path: Path, title: str) -> Path:
     axis.set(xlabel="components k", ylabel="% of all variance", ylim=(0, 100), xscale="log", xlim=(1, None))
     axis.set_title(title, fontsize=11)
     axis.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def pairs(lines: dict[tuple[str, bool], tuple], path: Path, title: str, x: str, y: str) -> Path:
+    """(x, y, spread) by name and whether it is trained: one colour a name, full lines trained, dashed untrained."""
+    figure = Figure(figsize=(8.2, 3.8), layout="constrained")
+    axis = figure.subplots()
+    names = list(dict.fromkeys(name for name, _ in lines))
+    colors = dict(zip(names, _colors(len(names)), strict=True))
+    for (name, trained), (across, up, spread) in lines.items():
+        style = {"color": colors[name], "lw": 1.8, "ls": "-" if trained else "--", "capsize": 2}
+        axis.errorbar(across, up, spread, label=name if trained else f"{name}, untrained", **style)
+    ticks = list(next(iter(lines.values()))[0])
+    axis.set_xscale("log")
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
+    axis.set(xlabel=x, ylabel=y)
+    figure.suptitle(title, fontsize=11)
+    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path, dpi=150)
     return path
 

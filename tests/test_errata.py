@@ -188,6 +188,20 @@ def test_no_fit_does_with_less_memory_than_its_basis_however_few_the_examples(co
     assert nfk.plan(model, examples, rank, memory=64 * model.layout.size * rank).problem.examples == count
 
 
+def test_a_step_adds_the_gradient_times_the_step_and_the_rate_does_not_come_twice():
+    """The appendix has f - eta grad f . (new - old); the step holds the rate and the sign already."""
+    old, x, rate = np.array([0.7, -0.4, 1.1]), np.array([0.3, 1.2, -0.5]), 1e-3
+    f = lambda params: jnp.tanh(params @ x) + (params @ x) ** 2  # noqa: E731
+    gradient = np.asarray(jax.grad(f)(jnp.asarray(old)))
+    new = old - rate * gradient  # of the loss f itself, for which the kernel is the gradient's squared length
+    change = float(f(new) - f(old))
+    np.testing.assert_allclose(gradient @ (new - old), change, rtol=1e-2)
+    np.testing.assert_allclose(-rate * gradient @ gradient, change, rtol=1e-2)
+    printed = -rate * gradient @ (new - old)
+    assert printed > 0 > change
+    assert abs(printed) < 2 * rate * abs(change)
+
+
 def test_every_erratum_of_the_page_names_a_test_that_exists():
     here = Path(__file__).parent
     named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", (here.parent / "docs" / "findings.md").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -46,3 +47,12 @@ def test_methods_with_fewer_seeds_than_others_have_longer_intervals(seeds):
     assert widths[1] / widths[0] == pytest.approx(np.sqrt(4 / seeds), rel=0.01)
     (alone,) = rows(table[:1, :1])
     assert re.fullmatch(r"[+-]\d+\.\d", pooled([alone, short])(alone, alone))  # nothing to pool, no interval
+
+
+def test_the_seconds_of_the_results_are_those_that_the_benchmarks_have_now(tmp_path):
+    """The table of runtime is read from other files, and would stay behind when these are measured anew."""
+    from reproduction.paper import runtime
+    from reproduction.tasks.ledger import Ledger
+
+    rows = runtime.run(Ledger("runtime", tmp_path), tmp_path, runtime.PRESETS["cpu"])
+    assert rows == json.loads((runtime.RESULTS / "runtime.json").read_text())["rows"], "python -m reproduction runtime"

@@ -50,7 +50,7 @@ def test_a_smoke_run_writes_its_rows_and_a_figure_away_from_the_results(name, tm
 def test_the_size_of_the_paper_is_planned_in_full_and_run_on_a_few_images(capsys):
     """One of them: the others differ in their networks alone."""
     said = []
-    assert rehearsed("semi-supervised", "paper", said.append) == 2
+    assert rehearsed("semi-supervised", "paper", said.append) == 3
     assert "Plan: 50,000 examples, 50,000 rows, 692,065 parameters, rank 512" in said[0]
     assert all("of the variance in 4 components" in text for text in said[1::2])
 

@@ -9,7 +9,7 @@ import pytest
 
 from reproduction import __main__ as entry
 from reproduction import experiments
-from reproduction.experiments import EXPERIMENTS, TASKS, Experiment, chosen
+from reproduction.experiments import EXPERIMENTS, PAPER, PLANNED, TASKS, Experiment, chosen
 from reproduction.tasks.runner import run_task
 
 pytestmark = pytest.mark.reproduction
@@ -41,6 +41,14 @@ def test_a_preset_that_is_not_there_is_refused_before_anything_runs(capsys, monk
     assert entry.main(("quick", "ridge"), preset="paper") == 2
     assert "quick has no preset 'paper' yet; it has --preset smoke and --preset cpu" in capsys.readouterr().err
     assert not started
+
+
+def test_all_of_a_size_are_those_that_have_it(capsys):
+    assert chosen(("all",), "smoke") == list(PAPER)
+    assert chosen(("all",), "paper", plan=True) == [name for name in PAPER if name in PLANNED]
+    assert chosen(("all",), "cpu") == list(EXPERIMENTS)
+    assert entry.main(("tasks",), preset="smoke") == 2
+    assert "tasks: none of its experiments has --preset smoke" in capsys.readouterr().err
 
 
 def test_the_preset_reaches_the_experiment_and_its_file_is_said(capsys, monkeypatch):

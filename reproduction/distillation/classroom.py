@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from reproduction.distillation.methods import Weights, build
@@ -34,7 +35,9 @@ class Classroom:
         tried = build(name, self.target).tried
         if len(tried) == 1:
             return tried[0], []
-        scores = [self.score(f"held out, {name}", weights, held, recipe, TRIAL_SEED, images) for weights in tried]
+        scores = [
+            self.score(f"held out, {name}", weights, held, recipe, TRIAL_SEED, images)["accuracy"] for weights in tried
+        ]
         metric = "accuracy on held-out training images"
         facts = _facts(recipe, images) | {"role": "choice of the weight", "metric": metric}
         rows = [
@@ -43,19 +46,28 @@ class Classroom:
         ]
         return tried[scores.index(max(scores))], rows
 
-    def students(self, chosen: dict[str, Weights], seeds: int, recipe: Recipe, test: Lend, images: int) -> list[Row]:
-        """Test accuracy of every method; the first seed of all of them comes before the second of any."""
-        scores: dict[str, list[float]] = {name: [] for name in chosen}
+    def students(
+        self, chosen: dict[str, Weights], seeds: int, recipe: Recipe, test: Lend, images: int, role: str = "student"
+    ) -> list[Row]:
+        """Test accuracy of every method; the first seed of all of them comes before the second of any.
+
+        `correct` has the single images, where they were kept: bits, as a hexadecimal number for each seed.
+        """
+        scores: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
         for seed in range(seeds):
             for name, weights in chosen.items():
                 scores[name].append(self.score(f"student, {name}", weights, test, recipe, seed, images))
-        facts = _facts(recipe, images) | {"role": "student", "metric": "test accuracy"}
-        return [
-            row(name, values, label_weight=chosen[name].labels, teacher_weight=chosen[name].teacher, **facts)
-            for name, values in scores.items()
-        ]
+        facts = _facts(recipe, images) | {"role": role, "metric": "test accuracy"}
+        made = []
+        for name, several in scores.items():
+            used = {"label_weight": chosen[name].labels, "teacher_weight": chosen[name].teacher}
+            correct = [found["correct"] for found in several if "correct" in found]
+            made.append(row(name, [found["accuracy"] for found in several], correct=correct, **used, **facts))
+        return made
 
-    def score(self, name: str, weights: Weights, test: Lend, recipe: Recipe, seed: int, images: int) -> float:
+    def score(
+        self, name: str, weights: Weights, test: Lend, recipe: Recipe, seed: int, images: int
+    ) -> dict[str, Any]:
         """Accuracy of one student on the images of `test`, nought where its training diverged."""
         full = f"{name}, {weights.labels:g} + {weights.teacher:g}, {recipe.epochs} epochs, seed {seed}"
         folder = self.ledger.folder / "checkpoints" / full.replace(" ", "-").replace(",", "")
@@ -68,11 +80,11 @@ class Classroom:
             except FloatingPointError:
                 return {"accuracy": 0.0, "diverged": True}
             right = correct(student, test().images, test().labels)
-            return {"accuracy": float(right.mean()), "diverged": False}
+            return {"accuracy": float(right.mean()), "diverged": False, "correct": np.packbits(right).tobytes().hex()}
 
         found = self.ledger.once(full, measure, recipe, images, self.target)
         shutil.rmtree(folder, ignore_errors=True)  # kept until the score is: a training that is stopped goes on
-        return found["accuracy"]
+        return found
 
 
 def _facts(recipe: Recipe, images: int) -> Row:

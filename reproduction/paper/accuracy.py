@@ -6,7 +6,7 @@ The reference is the whole kernel matrix from float64 gradients, in float64, and
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,8 @@ import torch
 import nfk
 from reproduction import figures
 from reproduction.data import mnist
+from reproduction.paper.critics import few_inputs
+from reproduction.paper.rehearsal import Fit
 from reproduction.pretrained import Pretrained, load
 from reproduction.tasks.ledger import Ledger, Row
 
@@ -40,6 +42,12 @@ class Settings:
 
 PRESETS = {"smoke": Settings(examples=60, rank=8, tile=25), "cpu": Settings(), "paper": Settings()}
 SMALLER = ("One key for each method: the errors are of one run, and the reference is exact to 1e-12.",)
+
+
+def fits(settings: Settings) -> Iterator[Fit]:
+    """The fit whose eigenvalues are compared."""
+    found = load(NETWORK)
+    yield Fit(f"{NETWORK}, rank {settings.rank}", found.model(), few_inputs(found), settings.examples, settings.rank)
 
 
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> list[Row]:

@@ -36,7 +36,8 @@ class Settings:
     networks: tuple[tuple[str, int, int], ...] = (  # labels, components
         ("cifar10-dcgan-critic", 10_000, 512), ("cifar10-dcgan-critic-wide", 10_000, 256), ("cifar10-vae", 10_000, 256),
     )  # fmt: skip
-    all_labels: int = 50_000  # of the first critic, in the end
+    all_labels: int = 50_000  # of these, in the end
+    whole: tuple[str, ...] = ("cifar10-dcgan-critic",)
     supervised: str = "cifar10-wrn-16-2-a"
     fitted: int = 2_000  # images, without labels, that the basis is fitted on
     ranks: tuple[int, ...] = (64, 128, 256, 512)
@@ -52,7 +53,8 @@ class Settings:
 
 PRESETS = {
     "smoke": Settings(
-        networks=(("mnist-gan-critic", 80, 16),), all_labels=120, supervised="mnist-lenet5",
+        networks=(("mnist-gan-critic", 80, 16),), all_labels=120, whole=("mnist-gan-critic",),
+        supervised="mnist-lenet5",
         fitted=50, ranks=(4, 16), used=16, test=60, full=(50, 40), varied_fitted=30, varied_samples=16, few=50,
         samples=16,
     ),
@@ -97,6 +99,7 @@ def fits(settings: Settings) -> Iterator[Fit]:
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
     """What is dear comes last."""
     first, *others = settings.networks
+    whole = [network for network in settings.networks if network[0] in settings.whole]
     data = load_network(first[0]).network.data
     train, test = (load(data, split) for split in ("train", "test"))
     task = Task(ledger, settings, data, train, test.take(slice(settings.test)))
@@ -106,7 +109,7 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
         *parts,
         task.in_full(),
         task.variations(),
-        task.compared(first[0], settings.all_labels, first[2], brief=True),
+        *(task.compared(name, settings.all_labels, rank, brief=True) for name, _, rank in whole),
     ):
         for row in several:
             rows.append(row)

@@ -271,15 +271,17 @@ def _rows(one: Measured, settings: Settings) -> Iterator[Row]:
 
 
 def _picture(several: list[Measured], settings: Settings, pictures: Path) -> None:
-    """Shares against k for every network, trained and untrained: of the variance and of the squares, shift out."""
+    """Shares against k for every network, trained and untrained: of the variance and of the squares, shift out.
+
+    A bar is one standard deviation over seeds, where there are several.
+    """
     condition = several[0].condition
     for of in ("variance", "squares"):
-        lines = {
-            f"{one.network}, {one.state}, {one.rows:,} rows": (
-                settings.ks, 100 * np.mean([found[f"shift out, {of}"] for found in one.found], axis=0)
-            )
-            for one in several
-        }  # fmt: skip
+        lines = {}
+        for one in several:
+            found = 100 * np.array([found[f"shift out, {of}"] for found in one.found])
+            spread = found.std(axis=0, ddof=1) if len(found) > 1 else np.zeros(len(settings.ks))
+            lines[f"{one.network}, {one.rows:,} rows", one.state == "trained"] = settings.ks, found.mean(axis=0), spread
         name = f"{condition.replace(',', '').replace(' ', '-')}-{of}.png"
         title = f"Share of the {of} ({condition}; without the common shift)"
-        figures.curves(lines, pictures / name, title, "components k", f"share of the {of}, %", logarithmic=True)
+        figures.pairs(lines, pictures / name, title, "components k", f"share of the {of}, %")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ Pair = tuple[np.ndarray, np.ndarray]
 @dataclass(frozen=True)
 class Settings:
     sets: tuple[tuple[str, int, int], ...] = (("cifar10", 10_000, 10_000), ("svhn", 10_000, 5_000))  # images
-    critic: str = "cifar10-dcgan-critic"
-    rank: int = 512
+    critics: tuple[tuple[str, int], ...] = (  # the first one for images of another data set, too
+        ("cifar10-dcgan-critic", 512), ("cifar10-dcgan-critic-wide", 256),  # with the rank of its basis
+    )  # fmt: skip
     used: int = 256  # components that the classifier sees
     fitted: int = 2_000
     samples: int = 4_096
@@ -40,7 +42,7 @@ class Settings:
 
 
 PRESETS = {
-    "smoke": Settings(sets=(("mnist", 120, 60),), critic="mnist-gan-critic", rank=16, used=16, fitted=50, samples=16,
+    "smoke": Settings(sets=(("mnist", 120, 60),), critics=(("mnist-gan-critic", 16),), used=16, fitted=50, samples=16,
                       budgets=(20, 50), draws=2),
     "cpu": Settings(),
     "paper": Settings(sets=(("cifar10", 50_000, 10_000), ("svhn", 73_257, 26_032)), fitted=50_000),
@@ -48,7 +50,8 @@ PRESETS = {
 SMALLER = (
     "The basis is fitted on 2,000 images without labels (the paper: all). Labels are drawn among the first 10,000 "
     "training images; 10,000 test images of CIFAR-10, the first 5,000 of SVHN.",
-    "SVHN has a critic that was trained on CIFAR-10, not on SVHN; its basis is fitted on SVHN images.",
+    "SVHN has a critic that was trained on CIFAR-10, not on SVHN; its basis is fitted on SVHN images. The second "
+    "critic (`-wide`) has no generator: its moments are over the data.",
     "The paper compares with semi-supervised networks (MixMatch and others), which train on the images without labels; "
     "here are features of the same critic instead.",
 )
@@ -57,10 +60,9 @@ SMALLER = (
 def fits(settings: Settings) -> Iterator[Fit]:
     """The bases, as they are fitted."""
     for data, *_ in settings.sets:
-        fisher = _fisher(settings, data)
-        yield Fit(
-            f"{fisher.critic}, {data}", fisher.model, few_inputs(fisher.network, data), fisher.fitted, fisher.rank
-        )
+        for fisher in _fishers(settings, data):
+            few = few_inputs(fisher.network, data)
+            yield Fit(f"{fisher.critic}, {data}", fisher.model, few, fisher.fitted, fisher.rank)
 
 
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
@@ -78,29 +80,30 @@ def _sets(
 ) -> list[tuple[str, str, Callable[[], Pair]]]:
     """Method, network, and the features of all training and test images when they are asked for."""
     shared = Ledger("linear-probe", ledger.folder.parent, ledger.say)  # which embeds the same images
-    fisher = _fisher(settings, data)
 
-    def ours() -> Pair:
+    def ours(fisher: Fisher) -> Pair:
         parts = (("train", train), ("test", test))
         a, b = (embedded(fisher, shared, train, part.images, name)[:, : settings.used] for name, part in parts)
         return a, b
 
-    def theirs(kind: str) -> Pair:
-        a, b = (activations(load_network(settings.critic), part.images)[kind] for part in (train, test))
+    def theirs(critic: str, kind: str) -> Pair:
+        a, b = (activations(load_network(critic), part.images)[kind] for part in (train, test))
         return a, b
 
-    made: list[tuple[str, str, Callable[[], Pair]]] = [(f"Fisher embedding, {settings.used}", settings.critic, ours)]
-    for kind in ("all layers, means", "last layer, in full"):
-        made.append((f"activations: {kind}", settings.critic, lambda kind=kind: theirs(kind)))
+    made: list[tuple[str, str, Callable[[], Pair]]] = []
+    for fisher in _fishers(settings, data):
+        made.append((f"Fisher embedding, {settings.used}", fisher.critic, partial(ours, fisher)))
+        for kind in ("all layers, means", "last layer, in full"):
+            made.append((f"activations: {kind}", fisher.critic, partial(theirs, fisher.critic, kind)))
     made.append((f"PCA of the pixels, {settings.used}", "-", lambda: _principal(train, test, settings.used)))
     return made
 
 
-def _fisher(settings: Settings, data: str) -> Fisher:
-    """Of the critic's own images the basis that `linear-probe` has; of others one with what is needed alone."""
-    own = NETWORKS[settings.critic].data == data
-    rank = settings.rank if own else settings.used
-    return Fisher(settings.critic, rank, settings.fitted, data, settings.samples, used=rank)
+def _fishers(settings: Settings, data: str) -> list[Fisher]:
+    """Of critics of these images the bases that `linear-probe` has; where there is none, the first one, as needed."""
+    own = [(critic, rank) for critic, rank in settings.critics if NETWORKS[critic].data == data]
+    several = own or [(settings.critics[0][0], settings.used)]
+    return [Fisher(critic, rank, settings.fitted, data, settings.samples, used=rank) for critic, rank in several]
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,8 @@ def _rows(
 ) -> list[Row]:  # fmt: skip
     """A row for each budget; the features are made only where something is still to be measured."""
     kept: dict[str, Pair] = {}
-    source = _fisher(settings, data).name if method.startswith("Fisher") else method
+    names = {fisher.critic: fisher.name for fisher in _fishers(settings, data)}
+    source = names[network] if method.startswith("Fisher") else method
     about = Drawn(settings.draws, settings.strengths, source, len(train), len(test))
 
     def measure(about: Drawn, budget: int) -> dict[str, Any]:
