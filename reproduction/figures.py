@@ -45,7 +45,7 @@ def curves(
     logarithmic_y: bool = False,
 ) -> Path:
     """Lines (x, y) or (x, y, spread) by name, and dashed levels to compare them with."""
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    figure = Figure(figsize=(6.4 if len(lines) <= 6 else 9.4, 3.8), layout="constrained")
     axis = figure.subplots()
     for color, (name, (across, up, *spread)) in zip(_colors(len(lines)), lines.items(), strict=True):
         axis.plot(across, up, color=color, lw=1.8, marker="o", ms=3.5, label=name)
@@ -62,7 +62,8 @@ def curves(
         axis.minorticks_off()
     axis.set(xlabel=x, ylabel=y, yscale="log" if logarithmic_y else "linear")
     axis.set_title(title, fontsize=11)
-    axis.legend(frameon=False, fontsize=8)
+    beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if len(lines) > 6 else {}  # many names hide lines
+    axis.legend(frameon=False, fontsize=8, **beside)
     figure.savefig(path, dpi=150)
     return path
 
