@@ -86,7 +86,7 @@ def repeats() -> list[dict[str, Any]]:
 
 
 CONTESTANTS = {"one process, host": "host", "one process, mesh": "mesh", "two apart": "mesh", "two processes": "mesh"}
-EXAMPLES, FEW, TURNS = {"gradients": 1024, "products": 256}, 16, 2
+EXAMPLES, FEW, TURNS = {"gradients": 2048, "products": 256}, 16, 1
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "NFK_RATES": "typical", "XLA_FLAGS": ""}
 
 
