@@ -166,6 +166,7 @@ def test_the_short_table_has_every_size_and_the_fastest_library():
         results(
             measurement("nfk", 1.0, examples=512),
             measurement("nfk", 4.0),
+            measurement("nfk", 5.0, rank=128),  # without a script beside it
             measurement("script", 9.0),
             measurement("matfree", 20.0),
             measurement("curvlinops", 30.0),

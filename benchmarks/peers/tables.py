@@ -37,8 +37,8 @@ LIBRARIES = ("curvlinops", "matfree", "neural-tangents", "nngeometry")
 
 
 def short(results: dict) -> str:
-    """A line for each number of examples of the networks `IN_SHORT`, at the largest rank that nfk has run, for the
-    README; nothing without results."""
+    """A line for each number of examples of the networks `IN_SHORT`, at the largest rank that nfk and, if
+    there is one, the script have run, for the README; nothing without results."""
     if not results:
         return ""
     cells = [
@@ -49,9 +49,11 @@ def short(results: dict) -> str:
     lines = []
     for _, group in groupby(cells, key=lambda cell: _of(cell, JOB)):
         job = list(group)
+        compared = {_of(cell, SIZE) for cell in job if cell["contestant"] == "script"}
         ours = [cell for cell in job if cell["contestant"] == "nfk" and cell["status"] == "done"]
-        largest = {cell["examples"]: cell for cell in sorted(ours, key=lambda cell: _of(cell, SIZE))}
-        lines += [_short_line(cell, job) for cell in largest.values()]
+        ours = sorted(ours, key=lambda cell: (_of(cell, SIZE) in compared, _of(cell, SIZE)))  # noqa: B023
+        largest = {cell["examples"]: cell for cell in ours}
+        lines += [_short_line(largest[examples], job) for examples in sorted(largest)]
     return "\n".join([*head("network, examples, k", "nfk", "PyTorch script", "fastest library"), *lines, ""])
 
 
