@@ -155,7 +155,8 @@ def started() -> None:
 
 
 TASKS = {
-    "whole": whole, "sums": sums, "errors": errors, "killed": killed, "cut": cut, "checkpoints": checkpoints, "long": long
+    "whole": whole, "sums": sums, "errors": errors, "killed": killed, "cut": cut, "checkpoints": checkpoints,
+    "long": long,
 }  # fmt: skip
 
 if __name__ == "__main__":

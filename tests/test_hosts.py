@@ -55,16 +55,21 @@ class Hosts:
 
     def start(self, *arguments: str) -> list[subprocess.Popen]:
         """The same program on both hosts, told by variables where the first one is."""
-        given = {"NFK_ADDRESS": f"{self.addresses[0]}:{PORT}", "NFK_PROCESSES": "2"}
+        quick = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+        given = {**os.environ, **quick, "NFK_ADDRESS": f"{self.addresses[0]}:{PORT}", "NFK_PROCESSES": "2"}
         program = [sys.executable, str(WORK), *arguments]
         return [
             subprocess.Popen(
-                ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name, *program],
-                env={**os.environ, **given, "NFK_PROCESS": str(process), "XLA_FLAGS": "--xla_backend_optimization_level=0"},
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                [*within(name), "sh", "-c", 'hostname "$0" && exec "$@"', name, *program],
+                env={**given, "NFK_PROCESS": str(process)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )
             for process, name in enumerate(self.names)
         ]  # fmt: skip
+
+
+def within(host: str) -> list[str]:
+    """What stands before a command that runs on a host, with a host name of its own."""
+    return ["ip", "netns", "exec", host, "unshare", "--uts"]
 
 
 def ip(*arguments: str) -> None:
@@ -76,7 +81,7 @@ def hosts():
     made = Hosts()
     try:
         made.make()
-        subprocess.run(["ip", "netns", "exec", made.names[0], "unshare", "--uts", "true"], check=True, capture_output=True)
+        subprocess.run([*within(made.names[0]), "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         made.remove()
         pytest.skip(f"needs to make network namespaces (Linux, root, iproute2): {error}")

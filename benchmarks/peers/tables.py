@@ -51,7 +51,7 @@ def short(results: dict) -> str:
         job = list(group)
         compared = {_of(cell, SIZE) for cell in job if cell["contestant"] == "script"}
         ours = [cell for cell in job if cell["contestant"] == "nfk" and cell["status"] == "done"]
-        ours = sorted(ours, key=lambda cell: (_of(cell, SIZE) in compared, _of(cell, SIZE)))  # noqa: B023
+        ours = sorted(ours, key=lambda cell: (_of(cell, SIZE) in compared, _of(cell, SIZE)))
         largest = {cell["examples"]: cell for cell in ours}
         lines += [_short_line(largest[examples], job) for examples in sorted(largest)]
     return "\n".join([*head("network, examples, k", "nfk", "PyTorch script", "fastest library"), *lines, ""])

@@ -65,9 +65,7 @@ class Classroom:
             made.append(row(name, [found["accuracy"] for found in several], correct=correct, **used, **facts))
         return made
 
-    def score(
-        self, name: str, weights: Weights, test: Lend, recipe: Recipe, seed: int, images: int
-    ) -> dict[str, Any]:
+    def score(self, name: str, weights: Weights, test: Lend, recipe: Recipe, seed: int, images: int) -> dict[str, Any]:
         """Accuracy of one student on the images of `test`, nought where its training diverged."""
         full = f"{name}, {weights.labels:g} + {weights.teacher:g}, {recipe.epochs} epochs, seed {seed}"
         folder = self.ledger.folder / "checkpoints" / full.replace(" ", "-").replace(",", "")

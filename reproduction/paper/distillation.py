@@ -156,9 +156,9 @@ def _apart(students: list[Row], tested: int) -> Iterator[Row]:
 def _picture(rows: list[Row], pictures: Path) -> None:
     """Students of both lengths, the best of the longer ones first; means over seeds, without their spread."""
     lines = {}
-    for longer in sorted((row for row in rows if row["role"] == LONGER), key=lambda row: -row["mean"]):
-        short = next(row for row in rows if (row["role"], row["method"]) == ("student", longer["method"]))
-        both = [(row["epochs"], 100 * row["mean"]) for row in (short, longer)]
+    for longer in sorted((one for one in rows if one["role"] == LONGER), key=lambda one: -one["mean"]):
+        short = next(one for one in rows if (one["role"], one["method"]) == ("student", longer["method"]))
+        both = [(one["epochs"], 100 * one["mean"]) for one in (short, longer)]
         lines[longer["method"]] = tuple(map(list, zip(*both, strict=True)))
         title = f"WRN-16-1 on {longer['images']:,} images of CIFAR-10, taught by WRN-16-2"
     if lines:
