@@ -1,11 +1,14 @@
 """Convolutions whose weights are differentiated by patches: the same values and gradients, wherever they stand."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+import nfk
 from nfk.model import in_jax
 from nfk.model.patches import patch_bytes, with_patches
 
@@ -156,3 +159,14 @@ def test_programs_are_compiled_quickly_where_xla_knows_how():
     for options in (in_jax.QUICK, in_jax.ONCE):
         assert in_jax.accepted(**options) == options  # this version does
     assert in_jax.accepted(**in_jax.QUICK, xla_has_no_such_option=True) is None
+
+
+def test_only_vmap_makes_convolutions_with_groups():
+    params = {"w": draw(3, 3, 2, 4, dtype="float32")}
+    numbers = dict(window_strides=(1, 1), padding="SAME", dimension_numbers=CHANNELS_LAST)
+    model = nfk.energy(lambda p, x: lax.conv_general_dilated(x[None], p["w"], **numbers).sum() ** 2, params)
+    same = (*model.network._leaves(), jax.random.key(0), [np.zeros(72, "float32")], [np.ones(72, "float32")])
+    for way, grouped in (("vmap", True), ("patches", False)):
+        program = model.network._functions.own_rows[way].lower(1, *same, draw(5, 6, 6, 2, dtype="float32")).as_text()
+        groups = {int(count) for count in re.findall(r"_group_count = (\d+)", program)}
+        assert (groups > {1}) == grouped, groups
