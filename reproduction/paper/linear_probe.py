@@ -34,7 +34,7 @@ LAST, POOLED = "last layer, in full", "all layers, means"
 @dataclass(frozen=True)
 class Settings:
     networks: tuple[tuple[str, int, int], ...] = (  # labels, components
-        ("cifar10-dcgan-critic", 10_000, 512), ("cifar10-dcgan-critic-wide", 10_000, 256), ("cifar10-vae", 10_000, 256),
+        ("cifar10-dcgan-critic", 10_000, 512), ("cifar10-dcgan-critic-wide", 10_000, 512), ("cifar10-vae", 10_000, 256),
     )  # fmt: skip
     all_labels: int = 50_000  # of these, in the end
     whole: tuple[str, ...] = ("cifar10-dcgan-critic",)
