@@ -34,7 +34,7 @@ def processes(results: dict) -> str:
     apart = all(len(core) == 1 for core in cores) and len({core[0] for core in cores}) == 2
     where = "each with a core of its own" if apart else "**which shared a core: these figures say nothing**"
     lines = [
-        f"Median seconds of a fit, without compilation, contestants in turn; two processes, {where}, one thread in "
+        f"Seconds of a fit after the one that compiles, contestants in turn; two processes, {where}, one thread in "
         "each (`python -m benchmarks.scale --only processes`, on an idle machine). The host is where a fit of one "
         "process on a CPU runs by default: its products are by BLAS, those of a mesh by XLA. The most that there is "
         "for two: two processes that know nothing of each other, each with a whole fit.",
