@@ -36,6 +36,8 @@ WAYS = {
     "kept": {"method": "krylov", "keep": True},
     "recomputed": {"method": "krylov", "keep": False, "side": "parameters"},
     "examples": {"method": "krylov", "side": "examples"},
+    "coarse": {"search": "bfloat16", "tol": 1e-2},
+    "coarse, then exact": {"search": "bfloat16"},
     "products": {"method": "krylov", "engine": "products"},
     "gram": {"method": "gram"},
     "tiles": {"method": "gram", "keep": False},
@@ -77,7 +79,7 @@ def entries(folder: Path) -> list[str]:
 @pytest.mark.parametrize("way", WAYS)
 def test_killed_after_every_pass_it_goes_on_to_the_same_bits(way, tmp_path, monkeypatch):
     whole, folder = fit(**WAYS[way]), tmp_path / "run"
-    for entry in range(1, 40):
+    for entry in range(1, 60):
         with monkeypatch.context() as patch:
             killed_before(entry, patch)
             try:

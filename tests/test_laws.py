@@ -12,12 +12,13 @@ import nfk
 from nfk import kernel
 from nfk.fitting import _Fit
 from nfk.operator.gradients import GradientOperator
+from nfk.operator.halves import HalvedOperator
 from nfk.operator.moments import Moments
 from nfk.operator.products import ProductOperator
 from nfk.operator.stream import GradientStream
 from nfk.planning import Options
 from nfk.progress import Reporter
-from nfk.spaces import HOST, Mesh, Scratch, Shelf
+from nfk.spaces import HOST, Halves, Mesh, Scratch, Shelf
 from nfk.stream import Examples
 
 # Laws whose cause is not in the precision are tested in one: the other would double the time and find nothing new.
@@ -38,6 +39,12 @@ def on_a_shelf(case):
     return GradientOperator(stream, case.moments, 14, tile=21, shelf=shelf)
 
 
+def halved(case):
+    """Rows in two halves of their bits, in slabs of 64 parameters."""
+    stream = case.stream()
+    return HalvedOperator(stream, case.moments, 14, Halves(stream.rows, stream.layout), filled=False)
+
+
 def products(case, space=HOST):
     return ProductOperator(case.stream(7, space), case.moments, batch=7, columns=4)
 
@@ -53,6 +60,7 @@ ENGINES = {
     "gradients by patches": lambda case: gradients(case, batching="patches"),
     "gradients kept": lambda case: gradients(case, keep=True),
     "gradients kept on disk": on_a_shelf,
+    "gradients kept in halves": halved,
     "gradients on a device": lambda case: gradients(case, third()),
     "gradients kept on a device": lambda case: gradients(case, third(), keep=True),
     "products": products,
@@ -62,7 +70,8 @@ ENGINES = {
 
 @pytest.mark.parametrize(
     ("engine", "dtype"),
-    [(engine, "float64") for engine in ENGINES] + [(engine, "float32") for engine in ("gradients", "products")],
+    [(engine, "float64") for engine in ENGINES if engine != "gradients kept in halves"]
+    + [(engine, "float32") for engine in ("gradients", "gradients kept in halves", "products")],
     indirect=["dtype"],
 )
 def test_every_engine_is_the_dense_definition(case, close, engine):
@@ -164,6 +173,19 @@ def test_what_lies_on_disk_changes_nothing(case, close, monkeypatch):
     assert (np.abs(rounded.eigenvalues - case.values[:4]) <= bound).all()
     np.testing.assert_allclose(rounded.eigenvalues, case.values[:4], rtol=1e-5)
     close(rounded(case.X), rounded.training)
+
+
+@in_float32
+def test_a_search_in_bfloat16_changes_nothing_beyond_its_residuals(case, close):
+    """Nor does it matter whether the moments are over the data, in which case raw gradients are kept at first."""
+    coarse = nfk.fit(case.model, case.X, 4, search="bfloat16")
+    assert coarse.plan.way.halved
+    assert coarse.residuals.max() <= 1e-2
+    bound = coarse.residuals * coarse.eigenvalues + 1e-5 * case.values[0]
+    assert (np.abs(coarse.eigenvalues - case.values[:4]) <= bound).all()
+    np.testing.assert_allclose(coarse.eigenvalues, case.values[:4], rtol=1e-3, atol=1e-5 * case.values[0])
+    close(coarse(case.X), coarse.training)
+    close(coarse.trace, np.sum(case.V**2))
 
 
 @in_float64

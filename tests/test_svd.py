@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from nfk.solve.exact import Exact
 from nfk.solve.gram import Gram
 from nfk.solve.krylov import Krylov
 from nfk.solve.power import Power
-from nfk.solve.sides import ExampleSide, ParameterSide
+from nfk.solve.sides import CoarseSide, ExampleSide, ParameterSide
 from nfk.spaces import HOST
 
 
@@ -57,6 +58,22 @@ class Matrix:
     def trace(self):
         return float(np.sum(self.V.astype(np.float64) ** 2))
 
+    @property
+    def coarse(self):
+        return self.V.astype(jnp.bfloat16).astype(np.float64)
+
+    def coarse_kernel(self, weights):
+        self._pass()
+        assert np.array_equal(weights, weights.astype(jnp.bfloat16).astype(np.float64))
+        return self.coarse @ (self.coarse.T @ weights).astype(jnp.bfloat16).astype(np.float64)
+
+    def coarse_rmatmat(self, weights):
+        self._pass()
+        return (self.coarse.T @ weights.astype(jnp.bfloat16).astype(np.float64)).astype(self.dtype)
+
+    def coarse_size(self):
+        return self.trace() / self.shape[0]
+
 
 SPECTRA = {
     "flat": np.ones(60),
@@ -96,9 +113,10 @@ def method_of(V: np.ndarray, rank: int | float, name: str, tol: float = 1e-6, bl
         return Exact(operator, goal)
     if name.startswith("gram"):
         return Gram(operator, goal, [1], single=name == "gram")
-    side = ParameterSide(operator) if name.startswith("parameters") else ExampleSide(operator)
+    sides = {"parameters": ParameterSide, "examples": ExampleSide, "coarse": CoarseSide}
+    side = sides[name.partition(",")[0]](operator)
     narrow = min(3, width) if "narrow" in name else width
-    options = {"most_steps": 120, "rounded": "rounded" in name} | options
+    options = {"most_steps": 120, "rounded": "rounded" in name or "coarse" in name} | options
     return Krylov(side, goal, [1], narrow, max(blocks * width, 3 * narrow), kept=width, **options)
 
 
@@ -274,6 +292,43 @@ def test_a_state_goes_on_where_it_stopped(name):
 
 
 ROUNDED = ["parameters, rounded", "parameters, narrow, rounded"]
+
+
+@pytest.mark.parametrize("shape", [(80, 200), (60, 5000), (200, 80)])
+@pytest.mark.parametrize("method", ["coarse", "coarse, narrow"])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_a_search_in_bfloat16_is_certified_by_what_is_exact(name, method, shape):
+    """Or it is repeated with all digits, where bfloat16 cannot see what is wanted."""
+    spectrum = np.sort(SPECTRA[name])[::-1]
+    V = matrix(spectrum, *shape, np.float32)
+    search = method_of(V, 10, method, tol=1e-2)
+    svd = loop(search, Silent())
+    assert search.side.operator.passes < (60 if "narrow" in method else 20)
+    assert svd.residuals.max(initial=0) <= 1e-2
+    np.testing.assert_allclose(svd.singular_values, spectrum[:10], atol=1e-4 * spectrum[0])
+    Q, values = svd.right.astype(np.float64), svd.singular_values**2
+    A = V.astype(np.float64).T @ V.astype(np.float64)
+    true = np.linalg.norm(A @ Q - Q * values, axis=0)
+    assert (true <= 1.01 * svd.residuals * values + 1e-5 * spectrum[0] ** 2).all()
+    np.testing.assert_allclose(Q.T @ Q, np.diag((values > 0).astype(float)), atol=1e-4)
+
+
+@pytest.mark.parametrize(("tol", "repeated"), [(1e-2, False), (1e-6, True)])
+def test_a_search_in_bfloat16_is_repeated_where_its_certificate_is_above_the_tolerance(tol, repeated, monkeypatch):
+    V, seen = matrix(1 / np.sqrt(1 + np.arange(60)), 80, 200), []
+    monkeypatch.setattr(Krylov, "_exactly", _watched(Krylov._exactly, seen))
+    svd = decompose(V, 10, "coarse", tol=tol)
+    assert bool(seen) == repeated
+    assert svd.residuals.max() <= tol
+    np.testing.assert_allclose(svd.singular_values**2, 1 / (1 + np.arange(10.0)), rtol=1e-4 if tol > 1e-3 else 1e-9)
+
+
+def _watched(original, seen):
+    def watched(self):
+        seen.append(self)
+        return original(self)
+
+    return watched
 
 
 @pytest.mark.parametrize("shape", [(80, 200), (60, 5000)])

@@ -14,6 +14,7 @@ from nfk.distributed import Replicas
 from nfk.model import Model
 from nfk.operator.factors import FactorOperator
 from nfk.operator.gradients import GradientOperator
+from nfk.operator.halves import HalvedOperator
 from nfk.operator.moments import Moments, Sketch, estimate, unit_of
 from nfk.operator.products import ProductOperator
 from nfk.operator.stream import GradientStream
@@ -21,7 +22,7 @@ from nfk.operator.together import of_all, own_examples
 from nfk.planning import Options, Plan
 from nfk.progress import Reporter
 from nfk.solve.operator import Operator
-from nfk.spaces import Block, Mapped, Scratch, Shelf, Space, Store
+from nfk.spaces import Block, Halves, Mapped, Scratch, Shelf, Space, Store
 from nfk.stream import Examples, Generated
 
 Start = Block | None  # for the search to begin with
@@ -69,6 +70,8 @@ class Assembly:
         if way.factors:
             return FactorOperator(stream, moments, b.chunk, self.model.centred)
         filled = self.model.moments_over_data
+        if isinstance(kept, Halves):
+            return HalvedOperator(stream, moments, b.chunk, kept, filled)
         return of_all(GradientOperator(stream, moments, b.chunk, kept, filled, tile=way.tile, shelf=shelf))
 
     def trial(self) -> float:
@@ -97,6 +100,8 @@ class Assembly:
         return self.options.disk or Scratch.of(None)
 
     def _room(self, stream: GradientStream) -> Store | None:
+        if self.plan.way.halved:
+            return Halves(stream.rows, stream.layout)
         return stream.space.row_space(stream.outputs).store(stream.rows, stream.layout) if self.plan.keep else None
 
     def _shelf(self, stream: GradientStream) -> Shelf | None:

@@ -248,7 +248,8 @@ class Recorded:
     """An operator whose results are kept, and given again in their order: it costs what it costs once."""
 
     def __init__(self, operator: Operator, checkpoint: Checkpoint) -> None:
-        self.operator, self.checkpoint = operator, checkpoint
+        self.operator: Any = operator  # one with coarse products, where the solver asks for them
+        self.checkpoint = checkpoint
         self.shape, self.dtype = operator.shape, operator.dtype
         self.space, self.row_space = operator.space, operator.row_space
         self.passes, self._hosts = operator.passes, checkpoint.hosts
@@ -266,6 +267,18 @@ class Recorded:
         compute = lambda: self.operator.fused(block)  # noqa: E731
         first, second = self._result("fused", block, compute, self.space, self.row_space, self.space)
         return first, second
+
+    def coarse_kernel(self, weights: Float[np.ndarray, "rows U"]) -> Float[np.ndarray, "rows U"]:
+        compute = lambda: (self.operator.coarse_kernel(weights),)  # noqa: E731
+        return self._result("coarse_kernel", weights, compute, self.row_space, self.row_space)[0]
+
+    def coarse_rmatmat(self, weights: Float[np.ndarray, "rows U"]) -> Float[Block, "P U"]:
+        compute = lambda: (self.operator.coarse_rmatmat(weights),)  # noqa: E731
+        return self._result("coarse_rmatmat", weights, compute, self.row_space, self.space)[0]
+
+    def coarse_size(self) -> float:
+        compute = lambda: (np.array([self.operator.coarse_size()]),)  # noqa: E731
+        return float(self._result("coarse_size", None, compute, None, self._hosts)[0][0])
 
     def images(self, block: Float[Block, "P U"]) -> Float[np.ndarray, "rows U"]:
         return self._result("images", block, lambda: (self.operator.images(block),), self.space, self._hosts)[0]

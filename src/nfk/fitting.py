@@ -26,6 +26,7 @@ from nfk.planning import (
     Plan,
     Problem,
     ScratchFolder,
+    Search,
     SideName,
     Target,
     plan_fit,
@@ -37,7 +38,7 @@ from nfk.solve.gram import Gram
 from nfk.solve.krylov import Krylov
 from nfk.solve.operator import Operator
 from nfk.solve.power import Power
-from nfk.solve.sides import ExampleSide, ParameterSide
+from nfk.solve.sides import CoarseSide, ExampleSide, ParameterSide
 from nfk.spaces import space_for
 from nfk.stream import Examples
 
@@ -54,6 +55,7 @@ def plan(
     memory: int | str | None = None,
     scratch: ScratchFolder | None = None,
     basis: Basis | None = None,
+    search: Search | None = None,
     oversamples: int = 10,
     tol: float = 1e-2,
     mesh: Any = None,
@@ -74,13 +76,16 @@ def plan(
         memory: the budget: bytes, "500MB", "4GB"; two thirds of what is free by default.
         scratch: a folder on disk for what does not fit in memory, False for none.
         basis: store the basis of a search as it is ("full"), or in half of the memory ("bfloat16").
+        search: multiply kept gradients in a search as they are ("full"), or in bfloat16.
         oversamples: columns beyond the rank that are carried along.
         tol: the bound on every component's relative residual.
         mesh: the devices, as for `fit`.
     """
     require_model(model)
     space = space_for(mesh, model.network)
-    options = Options(method, engine, side, keep, memory, oversamples, tol, space=space, scratch=scratch, basis=basis)
+    options = Options(
+        method, engine, side, keep, memory, oversamples, tol, space=space, scratch=scratch, basis=basis, search=search
+    )  # fmt: skip
     return plan_fit(Problem.of(model, _several(Examples(X))), rank, options)
 
 
@@ -97,6 +102,7 @@ def fit(
     memory: int | str | None = None,
     scratch: ScratchFolder | None = None,
     basis: Basis | None = None,
+    search: Search | None = None,
     tol: float = 1e-2,
     oversamples: int = 10,
     max_steps: int = 30,
@@ -131,6 +137,9 @@ def fit(
         basis: how a Krylov search stores its basis: as it is ("full"), or rounded to bfloat16 ("bfloat16"), in half of
             the memory. The right vectors are then made anew and certified in full, for a pass more: the answer is as
             exact.
+        search: how a Krylov search multiplies gradients that are kept in memory: as they are ("full"), or rounded to
+            bfloat16 ("bfloat16"), about twice as fast on processors that can. The certificate is in full precision, and
+            where it is above `tol`, the search is repeated as they are.
         tol: a bound on every component's relative residual.
         oversamples: columns beyond the rank that are carried along.
         max_steps: Krylov steps at the most, of blocks as wide as the rank; narrower blocks may take as many more.
@@ -143,11 +152,11 @@ def fit(
             accelerators for the data; on a CPU, the host itself.
         progress: a bar on standard error: always, never, or (None) when it is a terminal.
 
-    `engine`, `side`, `keep`, `basis` and `mesh` never change the answer; None lets the plan choose.
+    `engine`, `side`, `keep`, `basis`, `search` and `mesh` never change the answer; None lets the plan choose.
     """
     require_model(model)
     space = space_for(mesh, model.network)
-    options = Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space, scratch, basis)
+    options = Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space, scratch, basis, search)
     run = _Fit(model, rank, key, options)
     if save is not None:
         space.processes.by_first(lambda: store.check_writable(Path(save)))
@@ -299,9 +308,10 @@ class _Fit:
             return Exact(operator, goal)
         if way.method == "gram":
             return Gram(operator, goal, self.seed, single=way.keep or way.factors)
-        side = ParameterSide(operator) if way.side == "parameters" else ExampleSide(operator)
+        sides = {"parameters": ParameterSide, "examples": CoarseSide if way.halved else ExampleSide}
+        side = sides[way.side](operator)
         steps = options.max_steps * -(-way.kept // way.width)
-        return Krylov(side, goal, self.seed, way.width, way.capacity, way.kept, steps, start, way.rounded)
+        return Krylov(side, goal, self.seed, way.width, way.capacity, way.kept, steps, start, way.rounded or way.halved)
 
     def _embedding(self, svd: SVD) -> Embedding:
         factor = self.moments.factor

@@ -81,16 +81,16 @@ class GradientStream:
 
     def write(self, store: Store, base: int, mean: list, scale: list, start: int, stop: int) -> None:
         """s * (g(x) - z) for examples start:stop into rows of `store` from `base` on, without a copy if both can."""
-        room = store.room(base, (stop - start) * self.outputs)
-        if room is None or not self.differentiator.writes:
+        if not self.differentiator.writes or store.room(base, self.outputs) is None:
             for begin, end, leaves in self.microbatches(mean, scale, start, stop):
                 store.write(base + (begin - start) * self.outputs, leaves, (end - begin) * self.outputs)
                 del leaves  # before the next microbatch is begun: the plan counts two of them
             return
         for begin, end, batch in self.batches(lambda batch: batch, self.microbatch, start, stop):
-            place = room[(begin - start) * self.outputs : (end - start) * self.outputs]
+            first, count = base + (begin - start) * self.outputs, (end - begin) * self.outputs
             filled = jax.tree.map(lambda leaf, count=end - begin: leaf[:count], batch)  # without the padding
-            self.differentiator.rows_into(place, mean, scale, filled)
+            self.differentiator.rows_into(store.room(first, count), mean, scale, filled)
+            store.settle(first, count)
 
     def pieces(self, vector: np.ndarray) -> list:
         """A vector of length P cut into leaves, where the derivatives are computed."""

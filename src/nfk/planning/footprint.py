@@ -21,9 +21,11 @@ from nfk.planning.options import Engine, MethodName, Options, SideName
 from nfk.planning.problem import Problem, Target
 from nfk.planning.rates import Rates
 from nfk.solve.krylov import PROBES
+from nfk.spaces.halves import SLAB_BYTES
 
 TALL = "parameters x columns"  # how the names of parts end that are blocks of the parameters' side
 BFLOAT16_BYTES = 2
+SLABS = 4  # that are held while they are multiplied
 UNKNOWN_RANK = 64  # components that are reckoned with when a share of variance is asked for
 
 
@@ -33,7 +35,8 @@ class Footprint:
     that a basis may have, `tile` the examples whose gradients a kernel matrix holds when not all of them can be kept.
     `shelf`: gradients are computed once and read from the disk in each pass; `mapped`: tall blocks of columns lie in
     memory maps; `rounded`: the basis of a search is stored in bfloat16. `factors`: a kernel matrix comes from the
-    factors of layers, which are held in place of gradients."""
+    factors of layers, which are held in place of gradients. `halved`: gradients are kept in halves, of which the search
+    multiplies the first."""
 
     problem: Problem
     target: Target
@@ -50,6 +53,7 @@ class Footprint:
     mapped: bool = False
     factors: bool = False
     rounded: bool = False
+    halved: bool = False
 
     @property
     def rank(self) -> int:
@@ -145,15 +149,18 @@ class Footprint:
         if self.method == "power":
             return {f"two blocks, {TALL}": 3 * self.width * self.column_bytes} | tangents
         projected = {"projected matrix": 4 * 8 * self.capacity**2}
+        columns = 2 * self.capacity + 4 * self.width
+        rows = {"basis, images and work space, rows x columns, float64": columns * p.rows * 8}
+        if self.halved:
+            return {"slabs of gradients": SLABS * SLAB_BYTES, **rows} | projected
         if self.side == "parameters":
             return {
                 f"basis and work space, {TALL}": self.basis_bytes + 3 * self.width * self.column_bytes,
                 "images of the basis, rows x columns": (self.capacity + 3 * self.width) * self.image_bytes,
             } | projected | tangents  # fmt: skip
-        return {
-            f"a block and its work space, {TALL}": 3 * self.width * self.column_bytes,
-            "basis, images and work space, rows x columns, float64": (2 * self.capacity + 4 * self.width) * p.rows * 8,
-        } | projected | tangents  # fmt: skip
+        return (
+            {f"a block and its work space, {TALL}": 3 * self.width * self.column_bytes, **rows} | projected | tangents
+        )
 
     def _finish_bytes(self) -> Mapping[str, float]:
         p, count = self.problem, self.target.rank or min(self.capacity or self.problem.smaller, self.problem.smaller)
@@ -166,6 +173,8 @@ class Footprint:
             return parts | {f"probes, {TALL}": probes * self.column_bytes}
         if self.engine == "products":
             parts["scaled tangents"] = 2 * max(count, self.width) * self.column_bytes
+        if self.halved:
+            return parts | {"slabs of gradients": SLABS * SLAB_BYTES}
         if self.rounded:  # all vectors are certified at once, and the basis is gone
             return parts | {"images of the basis, rows x columns": self.capacity * self.image_bytes}
         parts[f"probes, {TALL}"] = 3 * min(PROBES, self.width) * self.column_bytes
@@ -220,7 +229,9 @@ class Footprint:
             return product_batches(p, options.space, options.budget, spare, self.width)
         staged = p.row_bytes if self.shelf else 0
         batches = gradient_batches(p, options.space, options.budget, spare, self._gathers, staged)
-        if self.keep and options.space.device is None:  # rows that stand in one array meet a block all at once
+        if (
+            self.keep and options.space.device is None and not self.halved
+        ):  # rows that stand in one array meet a block all at once
             return replace(batches, chunk=-(-p.examples // batches.gradients) * batches.gradients)
         return batches
 

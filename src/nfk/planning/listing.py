@@ -10,15 +10,17 @@ from nfk.planning.batches import LEANEST
 from nfk.planning.footprint import UNKNOWN_RANK
 from nfk.planning.options import Engine, MethodName, Options
 from nfk.planning.problem import Problem, Target
-from nfk.planning.rates import Rates
+from nfk.planning.rates import COARSE_WIDTHS, Rates
 from nfk.planning.ways import Way, expected_columns
 from nfk.spaces import HOST
 
-WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+WIDTHS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256)
 MOST_UNKNOWN = 3000  # columns that a search may take when a share of variance is asked for
 TILE_SHARE = 0.77  # of the room for gradients, where not all of them fit
 READ_TILE_SHARE = 0.5  # the same, where the rest are read from the disk: larger chunks meet a mapped basis less often
 MAPPED_SHARE = 0.25  # of the budget: blocks that are smaller are left in memory, and as they are
+HALVED_BYTES = 4  # of a number that has two halves
+COARSE_TOL = 5e-3  # for smaller residuals a coarse search may have to be repeated with all digits
 ROUNDED_TOL = 1e-3  # for smaller residuals a basis in bfloat16 may take more steps than are counted
 
 
@@ -34,15 +36,35 @@ def ways(problem: Problem, target: Target, options: Options, rates: Rates) -> It
 
 
 def _stored(way: Way) -> Iterator[Way]:
-    """With the basis as it is, and rounded."""
+    """With all as it is, with gradients in halves, and with a rounded basis."""
     options = way.options
-    if options.basis != "bfloat16":
+    if "bfloat16" not in (options.basis, options.search):
         yield way
+    if _can_be_halved(way):
+        yield replace(way, halved=True)
     if not options.rounds or options.basis == "full" or way.method != "krylov" or way.side != "parameters":
         return
     large = way.tall_bytes() > MAPPED_SHARE * options.budget
     if options.basis == "bfloat16" or (large and options.tol >= ROUNDED_TOL):
         yield replace(way, rounded=True)
+
+
+def _can_be_halved(way: Way) -> bool:
+    options = way.options
+    if not (way.keep and way.method == "krylov" and way.side == "examples") or why_not_halved(way.problem, way.target):
+        return False
+    if way.width not in COARSE_WIDTHS and way.problem.smaller > COARSE_WIDTHS[0]:
+        return False
+    if options.search is not None or not options.halves or options.basis == "bfloat16":
+        return options.search == "bfloat16"
+    return options.tol >= COARSE_TOL
+
+
+def why_not_halved(problem: Problem, target: Target) -> str:
+    """What a search in bfloat16 lacks, if anything."""
+    if problem.itemsize != HALVED_BYTES:
+        return "needs gradients in float32"
+    return "" if target.rank else "needs a number of components, not a fraction of variance"
 
 
 def _ways(problem: Problem, target: Target, options: Options, rates: Rates) -> Iterator[Way]:

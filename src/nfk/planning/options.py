@@ -18,6 +18,7 @@ MethodName = Literal["auto", "krylov", "gram", "power", "exact"]
 SideName = Literal["parameters", "examples"]
 Keep = Literal[True, False, "disk"]
 Basis = Literal["full", "bfloat16"]
+Search = Literal["full", "bfloat16"]
 ScratchFolder = str | Path | Literal[False]
 
 
@@ -28,7 +29,8 @@ class Options:
     `memory` bounds all that is allocated beyond the data, the parameters and the runtime itself: bytes, text such as
     "4GB", or two thirds of what is free in `space`, where tall blocks live. `scratch` is a folder for what does not fit
     there; half of what is free in the system's folder for temporary files by default, False for nothing on disk.
-    `basis` is how a Krylov search stores its basis: as it is, or rounded to bfloat16.
+    `basis` is how a Krylov search stores its basis: as it is, or rounded to bfloat16. `search` is how it multiplies
+    gradients that are kept: as they are, or rounded to bfloat16.
     """
 
     method: MethodName = "auto"
@@ -42,6 +44,7 @@ class Options:
     space: Space = field(default_factory=default_space)
     scratch: ScratchFolder | None = None
     basis: Basis | None = None
+    search: Search | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.tol, (int, float, np.floating)) or not self.tol > 0:
@@ -69,6 +72,7 @@ class Options:
                 f"keep={self.keep!r} keeps gradients, but engine='products' forms none: leave out one of them"
             )
         self._check_basis()
+        self._check_search()
         self.budget  # noqa: B018  (its check belongs to construction)
 
     def _check_basis(self) -> None:
@@ -82,6 +86,27 @@ class Options:
         if self.basis == "bfloat16" and not self.rounds:
             raise ValueError("basis='bfloat16' needs blocks on the host: leave out mesh, or basis")
 
+    def _check_search(self) -> None:
+        if self.search not in (None, "full", "bfloat16"):
+            raise ValueError(f"search={self.search!r} must be 'full' or 'bfloat16', or None to let it be chosen")
+        if self.search != "bfloat16":
+            return
+        possible = {"method": ("auto", "krylov"), "engine": (None, "gradients"), "side": (None, "examples")}
+        possible |= {"keep": (None, True), "basis": (None, "full")}
+        for name, values in possible.items():
+            if getattr(self, name) not in values:
+                raise ValueError(
+                    "search='bfloat16' is for method='krylov' on side='examples' with gradients kept in memory, not "
+                    f"for {name}={getattr(self, name)!r}: leave one of them out"
+                )
+        if not self.halves:
+            raise ValueError("search='bfloat16' needs blocks on the host of one process: leave out mesh, or search")
+
+    @property
+    def halves(self) -> bool:
+        """Whether gradients can be kept in halves."""
+        return self.space is HOST and not self.space.processes.several
+
     @property
     def rounds(self) -> bool:
         """Whether blocks can be stored in bfloat16."""
@@ -92,7 +117,7 @@ class Options:
         """Those to choose from."""
         if self.method != "auto":
             return (self.method,)
-        return ("krylov",) if self.basis == "bfloat16" else ("krylov", "gram")
+        return ("krylov",) if "bfloat16" in (self.basis, self.search) else ("krylov", "gram")
 
     @cached_property
     def budget(self) -> int:

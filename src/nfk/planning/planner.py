@@ -8,7 +8,7 @@ from nfk.memory import at_least, human, parse_memory
 from nfk.notebook import Shown
 from nfk.planning.batches import Batches, chunk_bytes, gradient_batches, network_bytes, product_batches
 from nfk.planning.disk import with_disk
-from nfk.planning.listing import ways
+from nfk.planning.listing import ways, why_not_halved
 from nfk.planning.options import Engine, Options, SideName
 from nfk.planning.problem import Problem, Target
 from nfk.planning.rates import TYPICAL, Rates, measured
@@ -153,7 +153,8 @@ def _gradients(way: Way) -> str:
     if way.shelf:
         return "gradients kept on disk"
     products = "by JVP and VJP" if way.engine == "products" else "gradients recomputed in each pass"
-    return "gradients kept in memory" if way.keep else products
+    kept = "gradients kept in memory" + ", search in bfloat16" * way.halved
+    return kept if way.keep else products
 
 
 def plan_fit(problem: Problem, rank: int | float, options: Options, rates: Rates | None = None) -> Plan:
@@ -166,6 +167,8 @@ def plan_fit(problem: Problem, rank: int | float, options: Options, rates: Rates
         raise ValueError(f"rank={rank} is a fraction, but method='power' needs a number of components")
     if options.engine == "products" and problem.why_no_products:
         raise ValueError(f"engine='products' is not possible here: {problem.why_no_products}; use engine='gradients'")
+    if options.search == "bfloat16" and (lacking := why_not_halved(problem, target)):
+        raise ValueError(f"search='bfloat16' {lacking}: leave out search")
     fitting = _fitting(problem, target, options, rates or TYPICAL)
     best = min(fitting, key=lambda way: way.seconds)
     if rates is None and best.seconds > WORTH_MEASURING_SECONDS:
@@ -195,7 +198,7 @@ def _rates(options: Options, fitting: list[Way]) -> Rates:
 
 
 def _kind(way: Way) -> tuple:
-    return way.method, way.engine, way.keep, way.shelf, way.mapped, way.rounded, way.side, way.factors
+    return way.method, way.engine, way.keep, way.shelf, way.mapped, way.rounded, way.side, way.factors, way.halved
 
 
 def _best_of_each_kind(found: list[Way]) -> tuple[Way, ...]:

@@ -17,15 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 from threadpoolctl import threadpool_info
 
 from nfk.atomic import write_atomically
-from nfk.spaces import HOST
+from nfk.spaces import HOST, Slab, turned
+from nfk.spaces.halves import SLAB_BYTES
 from nfk.spaces.pool import workers
 
 WIDTHS = (1, 4, 16, 64, 256)
+COARSE_WIDTHS = (16, 48, 96)
+COARSE_SLABS = 4
 ROWS, COLUMNS = 512, 2**16  # more than any cache holds
 ROUNDS = 3  # of which the best counts: another process on the machine slows some of them
 
@@ -34,7 +38,7 @@ ROUNDS = 3  # of which the best counts: another process on the machine slows som
 class Rates:
     """FLOP/s of a network's gradients, of products of rows with a block of `WIDTHS` columns, and of a kernel matrix (as
     if all of it were computed) in float32 and float64; an eigendecomposition's n^3 per second; bytes/s into memory, and
-    from and to the disk."""
+    from and to the disk; FLOP/s of products in bfloat16 with a block of `COARSE_WIDTHS` columns."""
 
     network: float
     products: tuple[float, ...]
@@ -44,13 +48,20 @@ class Rates:
     memory: float
     disk_read: float = 0.6e9
     disk_write: float = 0.4e9
+    coarse_products: tuple[float, ...] = (1e9, 1e9, 1e9)  # as if there were none
 
     def product(self, columns: float) -> float:
         """FLOP/s of V M and V' W with that many columns."""
         return float(np.exp(np.interp(np.log(max(columns, 1)), np.log(WIDTHS), np.log(self.products))))
 
+    def coarse(self, columns: float) -> float:
+        """FLOP/s of V V' W with V in bfloat16."""
+        return float(np.interp(columns, COARSE_WIDTHS, self.coarse_products))
 
-TYPICAL = Rates(20e9, (8e9, 40e9, 110e9, 190e9, 220e9), 450e9, 200e9, 0.6e9, 2e9)  # two cores of a server
+
+TYPICAL = Rates(  # two cores of a server; bfloat16 pays on some processors alone, which a measurement tells
+    20e9, (8e9, 40e9, 110e9, 190e9, 220e9), 450e9, 200e9, 0.6e9, 2e9, coarse_products=(10e9, 20e9, 30e9)
+)  # fmt: skip
 
 
 @cache
@@ -64,7 +75,8 @@ def measured() -> Rates:
     place = _place()
     try:
         found = json.loads(place.read_text())
-        return Rates(**{**found, "products": tuple(found["products"])})
+        lists = {name: tuple(found[name]) for name in ("products", "coarse_products")}
+        return Rates(**{**found, **lists})
     except (OSError, ValueError, TypeError, KeyError):
         rates = measure()
     keep(place, asdict(rates))
@@ -86,7 +98,7 @@ def _write(file: Path, facts: dict) -> None:
 def _place() -> Path:
     """One file for each kind of machine, number of cores and version of what computes."""
     computed_by = np.__version__, jax.__version__, kernels()
-    versions = (ROWS, COLUMNS, WIDTHS, platform.processor(), _cpu(), workers(), *computed_by)
+    versions = (ROWS, COLUMNS, WIDTHS, COARSE_WIDTHS, platform.processor(), _cpu(), workers(), *computed_by)
     name = hashlib.sha256(repr(versions).encode()).hexdigest()[:16]
     return cached(f"rates-{name}.json")
 
@@ -119,12 +131,28 @@ def measure() -> Rates:
     square = rng.standard_normal((300, 300))
     eigh = 300**3 / _seconds(lambda: scipy.linalg.eigh(square + square.T))
     products = tuple(_product_rate(V[: ROWS if width <= 64 else ROWS // 2], width) for width in WIDTHS)
-    return Rates(_network_rate(), products, kernel, double, eigh, V.nbytes / _seconds(V.copy))
+    coarse = _coarse_rates(V.ravel()[: COARSE_SLABS * SLAB_BYTES // 4])
+    return Rates(
+        _network_rate(), products, kernel, double, eigh, V.nbytes / _seconds(V.copy), coarse_products=coarse
+    )  # fmt: skip
 
 
 def _product_rate(V: np.ndarray, width: int) -> float:
     M = np.ones((V.shape[1], width), np.float32)
     return 4.0 * V.size * width / _seconds(lambda: HOST.product(V.T, HOST.product(V, M)))
+
+
+def _coarse_rates(numbers: np.ndarray) -> tuple[float, ...]:
+    """Of V V' W by slabs in bfloat16, as `spaces.halves` has them."""
+    rows = SLAB_BYTES // 4 // 1024
+    highs = jax.device_put(numbers.astype(jnp.bfloat16).reshape(COARSE_SLABS, rows, 1024))
+    slabs = [Slab(slice(0, 1024), high, high) for high in highs]
+
+    def rate(width: int) -> float:
+        columns = turned(np.ones((rows, width), np.float32))
+        return 4.0 * numbers.size * width / _seconds(lambda: [slab.coarse_kernel(columns) for slab in slabs])
+
+    return tuple(map(rate, COARSE_WIDTHS))
 
 
 def _network_rate() -> float:

@@ -12,6 +12,7 @@ from nfk.solve.power import ITERATIONS
 SEARCH = 1.3  # a search takes longer than its products: spectra differ, and small matrices cost time as well
 THIN = 64  # columns of a product that runs as fast as those of factors
 FEW_COLUMNS = 8  # so many tangents take as long as fewer
+HALVING = 1  # times that all gradients are read or written more, where they are kept in halves
 PASS_SECONDS = 0.002  # of a pass over nothing
 
 
@@ -40,7 +41,7 @@ class Way(Footprint):
         """Expected passes over the rows, without that of the moments."""
         krylov = self.steps + 1 + self.rounded if self.method == "krylov" and self.side == "parameters" else 0
         if self.method == "krylov" and self.side == "examples":
-            krylov = 2 * self.steps + 3
+            krylov = self.steps + 2 if self.halved else 2 * self.steps + 3
         passes = {"power": 2 * ITERATIONS + 2, "exact": 2, "gram": (self.tiles + 1) / 2 + 2, "krylov": krylov}
         return passes[self.method] + self._needs_trace_pass
 
@@ -69,7 +70,7 @@ class Way(Footprint):
     @property
     def _columns_met(self) -> float:
         """Columns that V and V' meet, together."""
-        if self.rounded:
+        if self.rounded or self.halved:
             return self.columns + 1.5 * self.rank
         if self.method == "krylov":
             return self.columns + min(PROBES, self.width) + (self.rank / 2 if self.side == "examples" else 0)
@@ -113,8 +114,12 @@ class Way(Footprint):
         p, rates = self.problem, self.rates
         met = 0.0 if self.engine == "products" else 4.0 * p.rows * p.parameters * self._columns_met
         width = self.rank if self.method in ("gram", "exact") else self.width
-        work = (met + self._orthogonal_flops) / rates.product(width)
+        work = (met + self._orthogonal_flops) / (rates.coarse(width) if self.halved else rates.product(width))
         total = self.network_flops / rates.network + work * self._search
+        if self.halved:  # the certificate is exact, and what is kept is taken apart and put together
+            exact = 4.0 * p.rows * p.parameters * self.rank
+            total += exact / rates.product(self.rank) - exact / rates.coarse(width) * self._search
+            total += HALVING * p.rows * p.column_bytes / rates.memory
         if self.factors:
             total += self._factor_seconds
         elif self.method in ("gram", "exact"):

@@ -205,6 +205,9 @@ class Krylov:
         limit = 30 * np.finfo(self.side.operator.dtype).eps * np.sqrt(ritz.values[0] * ritz.values)
         if state.exhausted:
             return True
+        wanted = self.goal.wanted(ritz.values) or self.goal.most
+        if self.side.floor and wanted <= state.size and ritz.values[wanted - 1] <= self.side.floor:
+            return True  # nothing more can be seen here: `conclude` goes on with what is exact
         if self.goal.worst(ritz.values, ritz.residuals, limit) > MARGIN * self.goal.tol:
             return False
         dtype = self.side.operator.dtype
@@ -232,10 +235,28 @@ class Krylov:
     def conclude(self, state: KrylovState) -> SVD:
         operator = self.side.operator
         found = improved(operator, self._made_anew(state), self.goal.tol) if self.rounded else self._verified(state)
+        if self.side.exact is not self.side and self._is_missed(found):
+            return self._exactly()
         result = self.goal.of(found)
         limit = "the limit of a basis in bfloat16; use basis='full'" if self.rounded else limit_of(operator.dtype)
         self.goal.warn(result, limit if self.converged(state) else "raise max_steps")
         return result
+
+    def _is_missed(self, found: SVD) -> bool:
+        """Whether a coarse search has not found all that is wanted."""
+        values = found.singular_values**2
+        count = self.goal.wanted(values)
+        if count is None or count > len(values) or found.residuals.max(initial=0) > self.goal.tol:
+            return True
+        return bool(values[count - 1] <= self.side.floor)
+
+    def _exactly(self) -> SVD:
+        """The same search with all digits, from the beginning."""
+        search = replace(self, side=self.side.exact, rounded=False, start=None)
+        state = search.init()
+        while not search.done(state):
+            state = search.step(state)
+        return search.conclude(state)
 
     def _verified(self, state: KrylovState) -> SVD:
         probes = min(PROBES, max(self.width, 1))
@@ -247,7 +268,7 @@ class Krylov:
         lengths = np.sqrt(state.ritz.values[:count])
         clear = lengths > ROUNDING * np.finfo(operator.dtype).eps * lengths[0]
         left = self.side.image_space.combine(state.images, state.ritz.vectors[:, :count][:, clear] / lengths[clear])
-        found = certify(operator, clear_directions(operator, operator.rmatmat(left))[0])
+        found = certify(operator, clear_directions(operator, self.side.right_of(left))[0])
         return found.first(count)
 
     def _known(self, state: KrylovState, last: bool = True) -> Known:

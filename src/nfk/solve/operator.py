@@ -54,3 +54,20 @@ class Operator(Protocol):
     def trace(self) -> float:
         """|V|_F^2, the trace of the kernel; a pass where none has shown it yet."""
         ...
+
+
+class CoarseOperator(Operator, Protocol):
+    """V, and V~ beside it: V with every number rounded to bfloat16, which is faster to apply."""
+
+    def coarse_kernel(self, weights: Float[np.ndarray, "rows U"]) -> Float[np.ndarray, "rows U"]:
+        """V~ V~' W in float64 on the host, for a W of such numbers. One pass."""
+        ...
+
+    def coarse_rmatmat(self, weights: Float[np.ndarray, "rows U"]) -> Float[Block, "P U"]:
+        """V~' W, with W rounded, too. One pass."""
+        ...
+
+    def coarse_size(self) -> float:
+        """About the mean squared length of all rows: of eigenvalues far below it, V~ knows nothing. No pass, once it
+        has been applied."""
+        ...

@@ -5,15 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
 
 from nfk.solve.certify import Known, clear_directions
-from nfk.solve.operator import Operator
+from nfk.solve.operator import CoarseOperator, Operator
 from nfk.spaces import HOST, Block, Space
 
 DOUBLE = np.dtype(np.float64)
+FLOOR = 1e-2
 
 
 class Side(ABC):
@@ -22,6 +24,12 @@ class Side(ABC):
     operator: Operator
     space: Space  # where the blocks that A is applied to live
     image_space: Space  # where what is kept of A's work lives
+    floor: float = 0.0  # eigenvalues below it are not told from rounding error
+
+    @property
+    def exact(self) -> Side:
+        """The same without rounding beyond that of the operator's precision."""
+        return self
 
     @abstractmethod
     def random(self, seed: Sequence[int], width: int) -> Block:
@@ -34,6 +42,10 @@ class Side(ABC):
     @abstractmethod
     def projected_columns(self, basis: Sequence[Block], images: Sequence[Block]) -> Float[np.ndarray, "n b"]:
         """basis' A W for the newest block W, from what was kept."""
+
+    def right_of(self, left: Float[Block, "rows k"]) -> Float[Block, "P k"]:
+        """V' times left vectors, for right vectors that are certified after. One pass."""
+        return self.operator.rmatmat(left)
 
     @abstractmethod
     def known(
@@ -104,3 +116,30 @@ class ExampleSide(Side):
         if last is None:
             return Known(Q, Z, values)
         return Known(Q, Z, values, self.operator.rmatmat(last.block), last.coefficients @ scaled)
+
+
+@dataclass(frozen=True)
+class CoarseSide(ExampleSide):
+    """V~V~', V in bfloat16, one pass. Its blocks are rounded before it is applied to them, and what it finds is
+    certified with V itself.
+
+    With V~ = V + E, a right vector V~'phi / s has a part E'phi / s that is no part of V. It is about 2^-10 |V_x| / s
+    long, for rows of a usual length |V_x|, and all that there is to a component whose s^2 is `FLOOR` |V_x|^2 or less.
+    """
+
+    operator: CoarseOperator  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @cached_property
+    def floor(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return FLOOR * self.operator.coarse_size()
+
+    @property
+    def exact(self) -> Side:
+        return ExampleSide(self.operator)
+
+    def apply(self, block: Block) -> tuple[Block, Block]:
+        image = self.operator.coarse_kernel(block)
+        return image, image.copy()
+
+    def right_of(self, left: Block) -> Block:
+        return self.operator.coarse_rmatmat(left)

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 
+from nfk.spaces.halves import Halves, Slab, turned
 from nfk.spaces.host import HOST, Host
 from nfk.spaces.mapped import Mapped
 from nfk.spaces.mesh import Mesh, chosen
@@ -14,8 +15,8 @@ from nfk.spaces.small import eigh
 from nfk.spaces.space import Block, Space, Store, normals
 
 __all__ = [
-    "HOST", "Block", "Host", "Mapped", "Mesh", "Scratch", "Shelf", "Space", "Store", "default_space", "eigh",
-    "normals", "orthonormalise", "project_out", "space_for",
+    "HOST", "Block", "Halves", "Host", "Mapped", "Mesh", "Scratch", "Shelf", "Slab", "Space", "Store", "default_space",
+    "eigh", "normals", "orthonormalise", "project_out", "space_for", "turned",
 ]  # fmt: skip
 
 

@@ -258,15 +258,21 @@ def shift_rows(array: Float[np.ndarray, "n P"], mean: np.ndarray, scale: np.ndar
     each(shift, _pieces(len(array), ROWS_IN_CACHE))
 
 
-def fresh(shape: tuple[int, int], dtype: np.dtype, zeros: bool = False) -> np.ndarray:
+def fresh(shape: tuple[int, ...], dtype: np.dtype, zeros: bool = False) -> np.ndarray:
     """New memory. Large arrays are in small pages: numpy asks for huge ones, and where the machine must first move
     other memory aside to make them, touching a gigabyte takes two seconds, not 0.3 (measured). Products are as fast."""
     count = int(np.prod(shape))
     if count * np.dtype(dtype).itemsize < LARGE or not hasattr(mmap, "MADV_NOHUGEPAGE"):
         return (np.zeros if zeros else np.empty)(shape, dtype)
-    pages = mmap.mmap(-1, count * np.dtype(dtype).itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pages.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(pages, dtype).reshape(shape)
+    return pages(shape, dtype)
+
+
+def pages(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Zeros in pages of their own, small ones where that can be asked for."""
+    room = mmap.mmap(-1, max(int(np.prod(shape)) * np.dtype(dtype).itemsize, 1))
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        room.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(room, dtype, int(np.prod(shape))).reshape(shape)
 
 
 def _pieces(length: int, size: int) -> list[slice]:

@@ -285,6 +285,9 @@ class Store(ABC):
         such: an array of the host, or what the networks of this place compute with."""
         return None
 
+    def settle(self, first: int, count: int) -> None:  # noqa: B027  (nothing to do where the room is the place)
+        """Rows were written into their `room`, a microbatch of them."""
+
     @abstractmethod
     def block(self, rows: slice) -> Block:
         """Some rows, to be read only. They begin and end where microbatches do."""
