@@ -95,7 +95,7 @@ class Slurm:
     def _wait(self, *command: str, told: str = "") -> None:
         """Until a question is answered."""
         for _ in range(100):
-            done = subprocess.run(command, capture_output=True, text=True, env=self.variables, timeout=30)
+            done = subprocess.run(command, check=False, capture_output=True, text=True, env=self.variables, timeout=30)
             if done.returncode == 0 and told in done.stdout:
                 return
             time.sleep(0.1)
@@ -147,7 +147,7 @@ def test_two_tasks_give_what_one_gives_and_one_that_is_killed_ends_the_other(lau
     with ExitStack() as stack:
         command, variables, named = launcher(tmp_path, stack)
         program = [*command, sys.executable, "-u", str(WORK), "started-and-killed", str(tmp_path)]
-        done = subprocess.run(program, env=variables, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(program, check=False, env=variables, capture_output=True, text=True, timeout=240)
     ended = time.time()
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     alone = nfk.fit(work.model(), work.examples(), 3, method="krylov")
