@@ -215,11 +215,15 @@ def _rival(best: Way, fitting: list[Way]) -> Way | None:
 
 
 def _no_room_on_disk(way: Way) -> str:
-    return (
-        f"memory={human(way.options.budget)} is too little without a disk, and the leanest way takes "
-        f"{at_least(way.disk_bytes)} there: there are {human(way.options.disk_budget)} for it in "
-        f"{way.options.disk and way.options.disk.folder}. Raise memory, or name a folder on a larger disk, scratch=..."
-    )
+    options, least = way.options, at_least(way.disk_bytes)
+    assert options.disk is not None
+    kind = options.disk.in_memory
+    room = f"is kept in memory ({kind}), no disk" if kind else f"has {human(options.disk_budget)} for it"
+    asked, remedy = f"keep='disk' takes {least} at the least", "Name"
+    if options.keep != "disk":
+        asked = f"memory={human(options.budget)} is too little without a disk, and the leanest way takes {least} there"
+        remedy = "Raise memory, or name"
+    return f"{asked}, but scratch={str(options.disk.folder)!r} {room}. {remedy} a folder on a larger disk, scratch=..."
 
 
 def _too_large(way: Way) -> str:
