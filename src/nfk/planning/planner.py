@@ -8,6 +8,7 @@ from nfk.memory import at_least, human, parse_memory
 from nfk.notebook import Shown
 from nfk.planning.batches import Batches, chunk_bytes, gradient_batches, network_bytes, product_batches
 from nfk.planning.disk import with_disk
+from nfk.planning.footprint import RUNTIME
 from nfk.planning.listing import ways
 from nfk.planning.options import Engine, Options, SideName
 from nfk.planning.problem import Problem, Target
@@ -255,6 +256,7 @@ def plan_rows(
     """One pass over the rows, against a basis of `columns` columns, or none (0): nothing is gathered then."""
     budget, p = parse_memory(memory, space.free_bytes), p.on(space)
     parts = {"mean and scale": 4 * p.column_bytes, "the result": 2 * p.rows * columns * p.itemsize}
+    parts[RUNTIME] = p.runtime_bytes
     if space.parts > 1:
         parts["the basis, gathered"] = columns * p.column_bytes // space.shards
     if engine == "products":
@@ -285,6 +287,7 @@ def plan_gram(first: Problem, second: Problem, space: Space, memory: int | str |
     kernel = {
         f"the {pairs} kernel": first.rows * second.rows * item,
         "mean and scale": 4 * first.column_bytes,
+        RUNTIME: first.runtime_bytes,
     }
     first, second = first.on(space), second.on(space)
     one = Batches(1, 1)
