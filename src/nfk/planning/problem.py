@@ -10,9 +10,10 @@ from nfk.model import Model
 from nfk.spaces import Space
 from nfk.stream import Examples
 
-# What stays of a compiled gradient, for each operation of the score: code, and what the compiler knows of it. Measured
-# (python -m benchmarks.growth): 62 kB for a VAE of 9,172 operations, 60 kB for each further example of a ResNet-18 that
-# is written out. Networks of a few hundred operations have 20 to 45 MB, whatever they are.
+# What stays of a compiled gradient, for each operation of the score: code, and what the compiler knows of it. Measured:
+# 62 kB in the fit of a VAE of 9,172 operations (75 kB by itself, python -m benchmarks.growth), 62 kB for each further
+# example of a ResNet-18 that is written out. Networks of a few hundred operations have 20 to 50 MB, whatever they are.
+# Long chains of elementwise operations, which XLA fuses and repeats, may have several times as much.
 OPERATION_BYTES = 64 * 2**10
 UNCOUNTED_BYTES = 16 * 2**20
 HELD_BACK_BYTES = 64 * 2**20  # freed memory that the C library keeps between the passes
