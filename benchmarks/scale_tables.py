@@ -51,7 +51,7 @@ def disk(results: dict) -> str:
 def large(results: dict) -> str:
     if "rows" not in results:
         return ""
-    names = ("network", "N, k", "basis", "budget", "its own at the peak", "on disk", "passes", "worst residual",
+    names = ("network", "N, k", "basis", "budget", "beyond the start", "on disk", "passes", "worst residual",
              "processor time")  # fmt: skip
     lines = ["`python -m benchmarks.large_basis NAME`:", "", *head(*names)]
     for row in results["rows"].values():
@@ -60,7 +60,8 @@ def large(results: dict) -> str:
         before = f" (and {row['runs_before']} runs before)" if row["runs_before"] else ""
         lines.append(
             f"| {row['parameters']:,} parameters | {row['examples']:,}, {row['rank']} | "
-            f"{human(4 * row['parameters'] * row['rank'])} | {row['budget']} | {human(row['own_bytes_at_the_peak'])} | "
+            f"{human(4 * row['parameters'] * row['rank'])} | {row['budget']} | "
+            f"{human(row['own_bytes_at_the_peak'] - row['own_bytes_at_the_start'])} | "
             f"{human(row['disk_bytes'])} ({', '.join(where) or 'nothing'}) | {row['passes']} | "
             f"{row['worst_residual']:.0e} | {row['processor_seconds'] / 60:.0f} min{before} |"
         )

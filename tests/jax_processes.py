@@ -112,6 +112,7 @@ def killed(folder: Path) -> None:
     class Deadly(Watched):
         def __getitem__(self, rows: slice) -> np.ndarray:
             if jax.process_index() == jax.process_count() - 1 and len(self.read) > 3:
+                (folder / "killed").write_text(str(time.time()))
                 os.kill(os.getpid(), signal.SIGKILL)
             return super().__getitem__(rows)
 
@@ -154,9 +155,14 @@ def started() -> None:
     print(json.dumps({"eigenvalues": found.eigenvalues.tolist(), "own": [own.start, own.stop]}))
 
 
+def started_and_killed(folder: Path) -> None:
+    started()
+    killed(folder)
+
+
 TASKS = {
     "whole": whole, "sums": sums, "errors": errors, "killed": killed, "cut": cut, "checkpoints": checkpoints,
-    "long": long,
+    "long": long, "started-and-killed": started_and_killed,
 }  # fmt: skip
 
 if __name__ == "__main__":

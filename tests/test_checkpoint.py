@@ -197,6 +197,13 @@ def test_a_limit_of_the_system_is_a_full_disk_too(tmp_path):
         np.testing.assert_array_equal(opened.read(0).arrays[0], np.arange(10))
 
 
+@pytest.mark.parametrize("folder", ["", 3, True])
+def test_what_is_no_folder_is_refused(folder):
+    """Nothing is written to the folder that happens to be the current one."""
+    with pytest.raises(ValueError, match=f"checkpoint={folder!r} must be the name of a folder, or None"):
+        nfk.fit(MODEL, X, 5, checkpoint=folder)
+
+
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="checkpoint='.*file' cannot be written: File exists; nothing was finished yet"):

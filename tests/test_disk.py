@@ -176,8 +176,9 @@ def test_enough_memory_needs_no_disk(model):
 
 def test_nothing_on_disk_where_it_is_not_wanted(model, gradients):
     assert not nfk.plan(model, X, 5, memory=gradients // 2, scratch=False, method="gram").way.disk_bytes
-    for options in ({"scratch": False}, {"space": Mesh.of(jax.devices()[:1])}):
-        with pytest.raises(ValueError, match="keep='disk' needs blocks on the host and a scratch folder"):
+    for options, remedy in (({"scratch": False}, "scratch=False"), ({"space": Mesh.of(jax.devices()[:1])}, "mesh, or")):
+        words = f"keep='disk' needs blocks on the host and a scratch folder: leave out {remedy}"
+        with pytest.raises(ValueError, match=words):
             Options(keep="disk", **options)
     with pytest.raises(ValueError, match="keep='disk' keeps gradients, but engine='products' forms none"):
         nfk.fit(model, X, 5, keep="disk", engine="products")
@@ -188,6 +189,15 @@ def test_a_folder_that_cannot_be_written_is_named(model, tmp_path):
         OSError, match="scratch='.*missing' cannot be written: No such file or directory; name a folder"
     ):
         nfk.fit(model, X, 5, scratch=tmp_path / "missing")
+
+
+@pytest.mark.parametrize("scratch", [True, 1, b"here", ""])
+def test_what_is_no_folder_is_refused(model, scratch):
+    """Python would take a number for a file that is open, and close it: True is standard output."""
+    os.fstat(1)
+    with pytest.raises(ValueError, match=f"scratch={scratch!r} must be a folder, False for nothing on disk"):
+        nfk.fit(model, X, 5, scratch=scratch, keep="disk")
+    os.fstat(1)
 
 
 def test_a_full_disk_says_how_much_is_missing(model, gradients, tmp_path, monkeypatch):
@@ -202,10 +212,12 @@ def test_a_full_disk_says_how_much_is_missing(model, gradients, tmp_path, monkey
     assert error.value.errno == errno.ENOSPC
 
 
-def test_a_file_system_in_memory_is_no_disk(tmp_path, monkeypatch):
+def test_a_file_system_in_memory_is_no_disk(model, tmp_path, monkeypatch):
     assert Scratch.of(tmp_path).free_bytes() > 0
     monkeypatch.setattr("nfk.spaces.scratch._kind_of", lambda folder: "tmpfs")
     assert Scratch.of(tmp_path).free_bytes() == 0
+    with pytest.raises(MemoryError, match=r"keep='disk' takes .* but scratch=.* is kept in memory \(tmpfs\), no disk"):
+        nfk.plan(model, X, 5, keep="disk", scratch=tmp_path)
 
 
 def test_a_killed_fit_with_a_mapped_basis_goes_on(model, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 import nfk
 from nfk import distributed
 from nfk import launch as launching
+from nfk.distributed import processes as connected
 
 # One worker: the processes of two would fight for the cores.
 pytestmark = [pytest.mark.around, pytest.mark.xdist_group("processes")]
@@ -106,6 +108,18 @@ def test_a_process_that_dies_ends_the_others_and_is_named(tmp_path):
     assert done.returncode == 1
     assert "nfk.launch: process 1 of 2 was ended by SIGKILL; the others are ended" in done.stderr
     assert time.monotonic() - started < 60  # with all that it takes to start
+
+
+def test_the_process_that_is_lost_is_named(monkeypatch):
+    """Its connections close before the system says that it has ended. Of other hosts nothing is known."""
+    here, asked = socket.gethostname(), []
+    monkeypatch.setattr(connected, "_lives", lambda pid: asked.append(pid) or asked.count(pid) < 3 or pid == 11)
+    assert connected._ended([(here, os.getpid()), (here, 10), (here, 11)]) == "process 1"
+    assert asked == [10, 11] * 3
+    monkeypatch.setattr(connected, "ENDING_SECONDS", 0.1)
+    assert connected._ended([(here, os.getpid()), (here, 11)]) == "a process"
+    assert connected._ended([("a", 1), (here, os.getpid())]) == "process 0 (on a)"
+    assert connected._ended([("a", 1), (here, 11), ("b", 10)]) == "process 0 (on a) or process 2 (on b)"
 
 
 def test_variables_of_mpirun_and_srun_connect_two_processes():

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +19,11 @@ from nfk.assembly import Assembly, faster
 from nfk.memory import available_bytes, parse_memory
 from nfk.model import split_key
 from nfk.model.in_jax import Compiled
-from nfk.planning import Options
-from nfk.planning.batches import MICROBATCH_BYTES
+from nfk.planning import Batches, Options, Problem, Target, plan_fit
+from nfk.planning.batches import MICROBATCH_BYTES, network_bytes
+from nfk.planning.footprint import RUNTIME
+from nfk.planning.listing import ways
+from nfk.planning.rates import TYPICAL
 from nfk.progress import Reporter
 from nfk.stream import Examples
 
@@ -174,6 +178,47 @@ def test_the_leanest_way_of_a_refusal_is_a_true_minimum(name):
     assert plan.peak_bytes <= least
     with pytest.raises(MemoryError):
         nfk.plan(WIDE, X, memory=int(least * 0.8), **options)
+
+
+def test_a_small_network_pays_one_column_for_the_runtime_and_nothing_for_its_program():
+    problem = Problem.of(MODEL, Examples(X))
+    assert 5 < problem.operations < 256
+    assert problem.runtime_bytes == problem.column_bytes
+    assert nfk.plan(MODEL, X, 8).parts[RUNTIME] == problem.column_bytes
+
+
+def test_a_large_program_is_counted():
+    """64 kB for each operation beyond the first 256, and 64 MB that the C library holds back."""
+    large = replace(Problem.of(MODEL, Examples(X)), parameters=40 * 2**20, operations=9172)
+    assert large.runtime_bytes == (64 + (9172 - 256) / 16) * MEGABYTE
+    assert Problem.of(nfk.energy(lambda p, x: jnp.sum(p["w"] * x), {"w": X[0]}), Examples(X)).operations < 10
+    plan = plan_fit(large, 4, Options(memory="30GB", scratch=False))
+    assert plan.parts[RUNTIME] == large.runtime_bytes
+    assert plan.peak_bytes <= 30 * 2**30
+
+
+def test_examples_that_are_written_out_have_a_program_each():
+    problem = replace(Problem.of(MODEL, Examples(X)), operations=1000)
+    one, four = (sum(network_bytes(problem, Batches(count, count, "unrolled")).values()) for count in (1, 4))
+    assert four - 4 * one == 3 * 1000 * 64 * 2**10
+    mapped = sum(network_bytes(problem, Batches(4, 4, "vmap")).values())
+    assert mapped == 4 * one
+
+
+def test_the_network_has_copies_of_its_own_of_mean_and_scale_and_parameters():
+    found = nfk.plan(MODEL, X, 8).parts["mean, Fisher and scale, and the network's own"]
+    assert found == 6 * 4 * MODEL.layout.size
+
+
+def test_a_kernel_matrix_by_tiles_takes_no_more_of_them_than_fit():
+    """The fewest are among those that are weighed, and none is larger than the room."""
+    options = Options(method="gram", keep=False, memory="200MB", scratch=False)
+    problem = Problem.of(WIDE, Examples(X))
+    large = replace(problem, parameters=500_000, factored=())
+    tiles = {way.tile for way in ways(large, Target.of(8, large), options, TYPICAL) if way.tile}
+    assert len(tiles) > 1
+    assert max(tiles) * large.row_bytes <= options.budget
+    assert -(-400 // max(tiles)) < -(-400 // min(tiles))
 
 
 def test_a_plan_tells_its_time():

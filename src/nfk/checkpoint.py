@@ -47,6 +47,8 @@ class Checkpoint:
     """
 
     def __init__(self, folder: str | Path | None, processes: Processes = ALONE) -> None:
+        if folder is not None and (not isinstance(folder, (str, Path)) or folder == ""):
+            raise ValueError(f"checkpoint={folder!r} must be the name of a folder, or None to keep nothing")
         self.folder = None if folder is None else Path(folder)
         self._processes = processes
         self._journal: Journal | None = None

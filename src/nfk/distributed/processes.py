@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import jax
 import numpy as np
 
 LOST = ("Gloo", "gloo", "UNAVAILABLE", "heartbeat")  # words of the messages that tell of a process that has ended
+ENDING_SECONDS = 3.0  # in which a process whose connections are closed is seen to have ended
 Result = TypeVar("Result")
 
 
@@ -107,10 +109,7 @@ class Processes:
         except (ValueError, RuntimeError) as error:
             if not self.several or not any(word in str(error) for word in LOST):
                 raise
-            here = socket.gethostname()
-            gone = [number for number, (host, pid) in enumerate(peers) if host == here and not _lives(pid)]
-            names = " and ".join(f"process {number}" for number in gone) or "a process"
-            text = f"{names} of {self.size} has ended, and a fit needs all of them: {error}"
+            text = f"{_ended(peers)} of {self.size} has ended, and a fit needs all of them: {error}"
             raise ProcessLost(text) from error
         finally:
             _CURRENT.reset(token)
@@ -148,6 +147,19 @@ def _processor() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def _ended(peers: list[tuple[str, int]]) -> str:
+    """Which of these, each a host and a number of the system, are no more. Connections of a process close before the
+    system says that it has ended: it is asked for a while. Of other hosts nothing is known, so the rest is named."""
+    here, deadline = socket.gethostname(), time.monotonic() + ENDING_SECONDS
+    near = {number: pid for number, (host, pid) in enumerate(peers) if host == here and pid != os.getpid()}
+    gone: list[str] = []
+    while near and not gone and time.monotonic() < deadline:
+        gone = [f"process {number}" for number, pid in near.items() if not _lives(pid)]
+        time.sleep(0.05)
+    elsewhere = [f"process {number} (on {host})" for number, (host, _) in enumerate(peers) if host != here]
+    return " and ".join(gone) or " or ".join(elsewhere) or "a process"
 
 
 def _lives(pid: int) -> bool:

@@ -34,12 +34,14 @@ class NetworkChanged(RuntimeError):
 @dataclass(frozen=True)
 class Cost:
     """One forward pass over one example; `patch_bytes` are more that its convolutions take as patches, 0 without any;
-    `microbatch` is how many gradients are worth computing at once however large they are."""
+    `microbatch` is how many gradients are worth computing at once however large they are; `operations` are those of the
+    program that a compiler gets, 0 where nothing is compiled."""
 
     flops: float
     activation_bytes: int
     patch_bytes: int = 0
     microbatch: int = 4
+    operations: int = 0
 
 
 class Place(Protocol):

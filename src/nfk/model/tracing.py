@@ -12,14 +12,15 @@ from nfk.model.patches import patch_bytes
 
 
 def cost_of(function: Callable, *arguments: Any) -> Cost:
-    """FLOPs, bytes of all intermediate values, and of the patches of the largest convolution."""
+    """FLOPs, bytes of all intermediate values and of the patches of the largest convolution, and operations."""
     try:
         flops = float(jax.jit(function).lower(*arguments).cost_analysis()["flops"])
     except (TypeError, KeyError, NotImplementedError):
         flops = 0.0
     program = jax.make_jaxpr(function)(*arguments)
-    size = sum(times * _bytes_of(equation) for equation, times in _equations(program, 1))
-    return Cost(flops, size, patch_bytes(program.jaxpr))
+    equations = list(_equations(program, 1))
+    size = sum(times * _bytes_of(equation) for equation, times in equations)
+    return Cost(flops, size, patch_bytes(program.jaxpr), operations=len(equations))
 
 
 def _equations(jaxpr: Any, times: int) -> Iterator[tuple[Any, int]]:

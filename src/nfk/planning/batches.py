@@ -41,6 +41,8 @@ def network_bytes(p: Problem, batches: Batches) -> dict[str, int]:
     """Two microbatches on their way: activations, gradients leaf by leaf; and tangents where there are products."""
     per_example = example_bytes(p, batches.batching)
     parts = {"network and its gradients, two microbatches": batches.gradients * per_example}
+    if batches.batching == "unrolled" and batches.gradients > 1:
+        parts["programs of the examples after the first"] = (batches.gradients - 1) * p.program_bytes
     if batches.products:
         tangents = batches.products * 3 * p.activation_bytes * batches.columns + 4 * batches.columns * p.column_bytes
         parts["network, tangents and cotangents"] = tangents
@@ -85,7 +87,7 @@ def gradient_batches(
     batching, suitable = suitable_batching(p, space)
     most = max(CHUNK_ROWS // p.outputs, 1)
     suitable = min(suitable, p.examples)
-    network = example_bytes(p, batching) + beside
+    network = example_bytes(p, batching) + beside + (p.program_bytes if batching == "unrolled" else 0)
     gathered = p.row_bytes if chunks else 0
     microbatch = max(1, min(suitable, budget // 8 // network, spare // (network + gathered)))
     microbatch = _shared(microbatch, space.shards, spare // (network + gathered))

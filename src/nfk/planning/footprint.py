@@ -23,6 +23,7 @@ from nfk.planning.rates import Rates
 from nfk.solve.krylov import PROBES
 from nfk.spaces.halves import SLAB_BYTES
 
+RUNTIME = "compiled programs and the runtime"
 TALL = "parameters x columns"  # how the names of parts end that are blocks of the parameters' side
 BFLOAT16_BYTES = 2
 SLABS = 4  # that are held while they are multiplied
@@ -114,12 +115,13 @@ class Footprint:
 
     def stages(self) -> Iterator[dict[str, int]]:
         """Moments, search, finish: what each of them holds beside the batches, on each device."""
-        column, always = self.problem.column_bytes, {}
+        column, always = self.problem.column_bytes, {RUNTIME: self.problem.runtime_bytes}
         if self.keep:
             always["all gradients"] = self.share.examples * self.share.row_bytes
         sketched = {f"a sketch, {TALL}": int(2 * self.width * self.column_bytes)} if self._sketches else {}
         yield always | {"moments (mean, Fisher, scale and their sums)": 9 * column} | sketched
-        always["mean, Fisher and scale"] = 5 * column
+        # The network has copies of two of them, and of the parameters: its arrays begin at multiples of 64 bytes.
+        always["mean, Fisher and scale, and the network's own"] = 6 * column
         yield always | {name: int(size) for name, size in self._search_bytes().items()}
         yield always | {name: int(size) for name, size in self._finish_bytes().items()}
 

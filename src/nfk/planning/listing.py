@@ -17,6 +17,7 @@ from nfk.spaces import HOST
 WIDTHS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256)
 MOST_UNKNOWN = 3000  # columns that a search may take when a share of variance is asked for
 TILE_SHARE = 0.77  # of the room for gradients, where not all of them fit
+TILE_COUNTS = 3  # numbers of tiles to choose from, the fewest that fit and up
 READ_TILE_SHARE = 0.5  # the same, where the rest are read from the disk: larger chunks meet a mapped basis less often
 MAPPED_SHARE = 0.25  # of the budget: blocks that are smaller are left in memory, and as they are
 HALVED_BYTES = 4  # of a number that has two halves
@@ -103,7 +104,7 @@ def _worth_a_shelf(p: Problem, options: Options) -> bool:
 
 
 def _tiles(way: Way) -> Iterator[Way]:
-    """All gradients kept, or as large a tile as the budget has room for, or the factors of layers."""
+    """All gradients kept; or few tiles, or some more of them and larger chunks; or the factors of layers."""
     options = way.options
     if options.side is not None and options.method == "auto":
         return
@@ -115,8 +116,11 @@ def _tiles(way: Way) -> Iterator[Way]:
     _, search, _ = map(way.in_memory, way.stages())
     room = options.budget - sum(search.values()) - sum(way.batch_bytes(LEANEST).values())
     # The rest is for a chunk of the later rows: what they meet is turned into float64 for every chunk.
-    share = READ_TILE_SHARE if way.reads else TILE_SHARE
-    yield replace(way, tile=int(min(max(share * room // way.tile_bytes, 1), way.share.examples)))
+    share, examples = READ_TILE_SHARE if way.reads else TILE_SHARE, way.share.examples
+    most, some = (int(min(max(part * room // way.tile_bytes, 1), examples)) for part in (1, share))
+    fewest = -(-examples // most)
+    for tile in sorted({some, *(-(-examples // count) for count in range(fewest, fewest + TILE_COUNTS))}):
+        yield replace(way, tile=tile)
 
 
 def _blocks(way: Way) -> Iterator[Way]:

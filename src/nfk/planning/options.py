@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import NoneType
 from typing import Literal
 
 import numpy as np
@@ -65,8 +66,12 @@ class Options:
             )
         if self.keep not in (None, True, False, "disk"):
             raise ValueError(f"keep={self.keep!r} must be True, False or 'disk', or None to let it be chosen")
+        if self.scratch is True or not isinstance(self.scratch, (str, Path, bool, NoneType)) or self.scratch == "":
+            # A number would be taken for a file that is open already, and closed: True for standard output.
+            raise ValueError(f"scratch={self.scratch!r} must be a folder, False for nothing on disk, or left out")
         if self.keep == "disk" and self.disk is None:
-            raise ValueError("keep='disk' needs blocks on the host and a scratch folder: leave out scratch=False")
+            remedy = "scratch=False" if self.space is HOST else "mesh, or keep"
+            raise ValueError(f"keep='disk' needs blocks on the host and a scratch folder: leave out {remedy}")
         if self.keep and self.engine == "products" and self.method != "exact":
             raise ValueError(
                 f"keep={self.keep!r} keeps gradients, but engine='products' forms none: leave out one of them"

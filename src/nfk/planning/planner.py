@@ -8,6 +8,7 @@ from nfk.memory import at_least, human, parse_memory
 from nfk.notebook import Shown
 from nfk.planning.batches import Batches, chunk_bytes, gradient_batches, network_bytes, product_batches
 from nfk.planning.disk import with_disk
+from nfk.planning.footprint import RUNTIME
 from nfk.planning.listing import ways, why_not_halved
 from nfk.planning.options import Engine, Options, SideName
 from nfk.planning.problem import Problem, Target
@@ -218,11 +219,15 @@ def _rival(best: Way, fitting: list[Way]) -> Way | None:
 
 
 def _no_room_on_disk(way: Way) -> str:
-    return (
-        f"memory={human(way.options.budget)} is too little without a disk, and the leanest way takes "
-        f"{at_least(way.disk_bytes)} there: there are {human(way.options.disk_budget)} for it in "
-        f"{way.options.disk and way.options.disk.folder}. Raise memory, or name a folder on a larger disk, scratch=..."
-    )
+    options, least = way.options, at_least(way.disk_bytes)
+    assert options.disk is not None
+    kind = options.disk.in_memory
+    room = f"is kept in memory ({kind}), no disk" if kind else f"has {human(options.disk_budget)} for it"
+    asked, remedy = f"keep='disk' takes {least} at the least", "Name"
+    if options.keep != "disk":
+        asked = f"memory={human(options.budget)} is too little without a disk, and the leanest way takes {least} there"
+        remedy = "Raise memory, or name"
+    return f"{asked}, but scratch={str(options.disk.folder)!r} {room}. {remedy} a folder on a larger disk, scratch=..."
 
 
 def _too_large(way: Way) -> str:
@@ -254,6 +259,7 @@ def plan_rows(
     """One pass over the rows, against a basis of `columns` columns, or none (0): nothing is gathered then."""
     budget, p = parse_memory(memory, space.free_bytes), p.on(space)
     parts = {"mean and scale": 4 * p.column_bytes, "the result": 2 * p.rows * columns * p.itemsize}
+    parts[RUNTIME] = p.runtime_bytes
     if space.parts > 1:
         parts["the basis, gathered"] = columns * p.column_bytes // space.shards
     if engine == "products":
@@ -284,6 +290,7 @@ def plan_gram(first: Problem, second: Problem, space: Space, memory: int | str |
     kernel = {
         f"the {pairs} kernel": first.rows * second.rows * item,
         "mean and scale": 4 * first.column_bytes,
+        RUNTIME: first.runtime_bytes,
     }
     first, second = first.on(space), second.on(space)
     one = Batches(1, 1)

@@ -10,6 +10,14 @@ from nfk.model import Model
 from nfk.spaces import Space
 from nfk.stream import Examples
 
+# What stays of a compiled gradient, for each operation of the score: code, and what the compiler knows of it. Measured:
+# 62 kB in the fit of a VAE of 9,172 operations (75 kB by itself, python -m benchmarks.growth), 62 kB for each further
+# example of a ResNet-18 that is written out. Networks of a few hundred operations have 20 to 50 MB, whatever they are.
+# Long chains of elementwise operations, which XLA fuses and repeats, may have several times as much.
+OPERATION_BYTES = 64 * 2**10
+UNCOUNTED_BYTES = 16 * 2**20
+HELD_BACK_BYTES = 64 * 2**20  # freed memory that the C library keeps between the passes
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -29,6 +37,7 @@ class Problem:
     microbatch: int = 4
     note: str = ""
     factored: tuple[tuple[int, int, int], ...] = ()  # positions, inputs, outputs of layers whose factors pay
+    operations: int = 0  # of the network, as a compiler gets it
 
     @classmethod
     def of(cls, model: Model, examples: Examples) -> Problem:
@@ -45,6 +54,7 @@ class Problem:
             trace_known=model.moments_over_data and model.fisher == "diagonal",
             why_no_products=model.network.why_no_products(example), microbatch=cost.microbatch,
             note=model.network.note, factored=model.network.factored(example) if model.unscaled else (),
+            operations=cost.operations,
         )  # fmt: skip
 
     def on(self, space: Space) -> Problem:
@@ -69,6 +79,17 @@ class Problem:
     def row_bytes(self) -> int:
         """The gradients of one example."""
         return self.outputs * self.column_bytes
+
+    @property
+    def program_bytes(self) -> int:
+        """A compiled gradient of the network, with what the compiler keeps of it."""
+        return OPERATION_BYTES * self.operations
+
+    @property
+    def runtime_bytes(self) -> int:
+        """By how much compiled programs and the runtime grow in a fit. A few MB are nobody's budget, and networks that
+        count in MB are not charged more than a column for what the C library holds back."""
+        return min(HELD_BACK_BYTES, self.column_bytes) + max(self.program_bytes - UNCOUNTED_BYTES, 0)
 
     @property
     def factor_bytes(self) -> int:

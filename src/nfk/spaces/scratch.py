@@ -41,9 +41,15 @@ class Scratch:
                 "room, or leave scratch out"
             ) from error
 
+    @property
+    def in_memory(self) -> str:
+        """The kind of its file system, where that is kept in memory: no disk at all."""
+        kind = _kind_of(self.folder)
+        return kind if kind in IN_MEMORY else ""
+
     def free_bytes(self) -> int:
         """What may be taken; nothing of a file system that is kept in memory."""
-        if _kind_of(self.folder) in IN_MEMORY:
+        if self.in_memory:
             return 0
         try:
             return int(self.share * shutil.disk_usage(self.folder).free)
