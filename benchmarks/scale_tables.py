@@ -79,15 +79,15 @@ def examples(results: dict) -> str:
     )
     fitted = {name: line(results["rows"], name) for name in results["slopes"]}
     slopes = ", ".join(
-        "{:.2f} ({:.2f} to {:.2f})".format(*found) + f" for the {TITLES[name]}" for name, found in fitted.items() if found
+        "{:.2f} ({:.2f} to {:.2f}) for the {}".format(*found, TITLES[name]) for name, found in fitted.items() if found
     )
     slopes = slopes or "none yet, too few were run"
     each = ", ".join(f"{_milliseconds(results, name)} for the {TITLES[name]}" for name in results["slopes"])
     lines = [
         f"Processor seconds of a fit with k = {results['rank']} and the same passes for every N ({passes}), gradients "
         "computed again in each pass, over CIFAR-10 and, beyond 50,000, "
-        f"mirrored images. Log-log slope over the N that were run, with its 95 % interval: {slopes}. An example takes, in "
-        f"each pass, {each}: that is the constant of the cost model below. Measured beside other "
+        f"mirrored images. Log-log slope over the N that were run, with its 95 % interval: {slopes}. An example "
+        f"takes, in each pass, {each}: that is the constant of the cost model below. Measured beside other "
         "work. The dense way keeps all gradients and "
         "decomposes their Gram matrix in float64; it stops where they do not fit in the machine's memory. "
         "`python -m benchmarks.scale_examples` goes on where it stopped.",

@@ -69,7 +69,8 @@ class Settings:
 PRESETS = {
     "smoke": Settings(
         images=128, held=40, tested=40, probed=40, fitted=30, rank=20, ranks=(1, 20), epochs=1, trial_epochs=1,
-        seeds=1, methods=("no teacher", "NFKD", "FitNet"), longer_epochs=2, longer_seeds=1, longer=("no teacher", "NFKD"),
+        seeds=1, methods=("no teacher", "NFKD", "FitNet"), longer_epochs=2, longer_seeds=1,
+        longer=("no teacher", "NFKD"),
     ),
     "cpu": Settings(),
     "paper": Settings(
