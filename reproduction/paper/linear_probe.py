@@ -56,7 +56,9 @@ class Settings:
     test: int = 10_000
     full: tuple[int, int] = (5_000, 3_000)  # labels and test images of the full Fisher vector
     in_full: tuple[str, ...] = ("cifar10-dcgan-critic",)  # whose it is
-    stepped: tuple[str, ...] = ("cifar10-dcgan-critic-wide",)  # from whose last layer one goes to the embedding
+    stepped: tuple[str, ...] = (  # from whose last layer one goes to the embedding
+        "cifar10-dcgan-critic", "cifar10-dcgan-critic-wide",
+    )  # fmt: skip
     varied_fitted: int = 1_000
     varied_samples: int = 2_048
     few: int = 2_000  # labels of what is varied, and as many test images
@@ -84,7 +86,6 @@ SMALLER = (
     "second critic (`-wide`) has no generator: its moments are over the data.",
     "The full Fisher vector is probed with 5,000 labels and 3,000 test images, through the exact kernel of these "
     "images; its leading components and the activations stand beside it at that size.",
-    "The steps from the last layer to the embedding are of the second critic alone.",
     "What is varied one at a time has rank 256, a basis from 1,000 images, moments over 2,048 generated images, 2,000 "
     "labels and 2,000 test images; the same embedding, unvaried, stands first.",
     "The paper's critic is an SN-DCGAN trained for long, and its VAE has 39 million parameters; these two critics are "
