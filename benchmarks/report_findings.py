@@ -121,16 +121,22 @@ def distillation(rows: Rows) -> list[str]:
 
 
 def _longer(rows: Rows, short: Rows) -> list[str]:
-    """Students that were trained longer, best first, beside the shorter training; differences are over test images."""
+    """Students that were trained longer, best first, beside the shorter training.
+
+    Differences are over seeds, as those of the shorter ones; where there is one training of each, over test images.
+    """
     longer = sorted((row for row in rows if row["role"] == "student, trained longer"), key=lambda row: -row["mean"])
     if not longer:
         return []
-    apart = {(row["method"], row["less"]): row for row in rows if "less" in row}
+    apart = {(row["method"], row["less"]): points(row) for row in rows if "less" in row}
+    if all(row["seeds"] > 1 for row in longer):
+        shown, beside = pooled(longer), [_mean(longer, method=name) for name in BESIDE]
+        apart = {(row["method"], other["method"]): shown(row, other) for row in longer for other in beside}
     epochs = f"{short[0]['epochs']} epochs, %", f"{longer[0]['epochs']} epochs, %"
     lines = ["", *head("method", *epochs, "above no teacher", "above NFKD", "seeds")]
     for row in longer:
         before = _mean(short, method=row["method"])["mean"]
-        gains = (points(apart[row["method"], other]) if (row["method"], other) in apart else "" for other in BESIDE)
+        gains = (apart.get((row["method"], other), "") if row["method"] != other else "" for other in BESIDE)
         cells = f"{100 * before:.1f} | {percent(row)} | {' | '.join(gains)} | {row['seeds']}"
         lines.append(f"| {row['method']} | {cells} |")
     return lines

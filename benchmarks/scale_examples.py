@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import tyro
+from scipy import stats
 
 import nfk
 from benchmarks.peers import jax_networks as layers
@@ -86,11 +87,18 @@ def results(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def slope(rows: list[dict[str, Any]], network: str) -> float | None:
     """Of log seconds over log N, by least squares; None for too few N."""
+    fitted = line(rows, network)
+    return fitted and fitted[0]
+
+
+def line(rows: list[dict[str, Any]], network: str) -> tuple[float, float, float] | None:
+    """That slope, and the ends of its 95 % interval: Student's t, the points taken as independent."""
     found = [(row["examples"], row["seconds"]) for row in rows if (row["network"], row["way"]) == (network, "nfk")]
     if len(found) < FEWEST:
         return None
-    logs = np.log(np.asarray(found, np.float64))
-    return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
+    fitted = stats.linregress(*np.log(np.asarray(found, np.float64)).T)
+    half = stats.t.ppf(0.975, len(found) - 2) * fitted.stderr
+    return float(fitted.slope), float(fitted.slope - half), float(fitted.slope + half)
 
 
 def measured(network: str, way: str, examples: str) -> dict[str, Any]:

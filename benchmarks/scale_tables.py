@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from benchmarks.report_tasks import head
-from benchmarks.scale_examples import TITLES
+from benchmarks.scale_examples import TITLES, line
 from nfk.memory import human
 
 
@@ -78,16 +78,17 @@ def examples(results: dict) -> str:
         f"{next(row['passes'] for row in results['rows'] if row['network'] == name)} for the {TITLES[name]}"
         for name in results["slopes"]
     )
+    fitted = {name: line(results["rows"], name) for name in results["slopes"]}
     slopes = ", ".join(
-        f"{slope:.2f} for the {TITLES[name]}" for name, slope in results["slopes"].items() if slope is not None
+        "{:.2f} ({:.2f} to {:.2f}) for the {}".format(*found, TITLES[name]) for name, found in fitted.items() if found
     )
     slopes = slopes or "none yet, too few were run"
     each = ", ".join(f"{_milliseconds(results, name)} for the {TITLES[name]}" for name in results["slopes"])
     lines = [
         f"Processor seconds of a fit with k = {results['rank']} and the same passes for every N ({passes}), gradients "
         "computed again in each pass, over CIFAR-10 and, beyond 50,000, "
-        f"mirrored images. Log-log slope over the N that were run: {slopes}. An example takes, in "
-        f"each pass, {each}: that is the constant of the cost model below. Measured at idle priority beside other "
+        f"mirrored images. Log-log slope over the N that were run, with its 95 % interval: {slopes}. An example "
+        f"takes, in each pass, {each}: that is the constant of the cost model below. Measured beside other "
         "work. The dense way keeps all gradients and "
         "decomposes their Gram matrix in float64; it stops where they do not fit in the machine's memory. "
         "`python -m benchmarks.scale_examples` goes on where it stopped.",

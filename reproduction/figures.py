@@ -44,16 +44,22 @@ def curves(
     logarithmic: bool = False,
     logarithmic_y: bool = False,
 ) -> Path:
-    """Lines (x, y) or (x, y, spread) by name, and dashed levels to compare them with."""
-    figure = Figure(figsize=(6.4 if len(lines) <= 6 else 9.4, 3.8), layout="constrained")
+    """Lines (x, y) or (x, y, spread) by name, and dashed levels to compare them with.
+
+    Where each of several lines has its own level, in the same order, both have one colour.
+    """
+    levels = levels or {}
+    many = len(lines) + len(levels) > 8 or len(lines) > 6  # so many names would hide lines
+    figure = Figure(figsize=(9.4 if many else 6.4, 3.8), layout="constrained")
     axis = figure.subplots()
     for color, (name, (across, up, *spread)) in zip(_colors(len(lines)), lines.items(), strict=True):
         axis.plot(across, up, color=color, lw=1.8, marker="o", ms=3.5, label=name)
         if spread:
             low, high = np.subtract(up, spread[0]), np.add(up, spread[0])
             axis.fill_between(across, low, high, color=color, alpha=0.15, lw=0)
-    styles = itertools.cycle(zip(COLORS[1:], itertools.cycle(("--", ":", "-.")), strict=False))
-    for (color, style), (name, level) in zip(styles, (levels or {}).items(), strict=False):
+    own = len(levels) == len(lines) > 1
+    styles = itertools.cycle(zip(COLORS if own else COLORS[1:], itertools.cycle(("--", ":", "-.")), strict=False))
+    for (color, style), (name, level) in zip(styles, levels.items(), strict=False):
         axis.axhline(level, color=color, lw=1.3, ls=style, label=f"{name}: {level:.1f}")
     if logarithmic:
         ticks = list(next(iter(lines.values()))[0])
@@ -62,7 +68,7 @@ def curves(
         axis.minorticks_off()
     axis.set(xlabel=x, ylabel=y, yscale="log" if logarithmic_y else "linear")
     axis.set_title(title, fontsize=11)
-    beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if len(lines) > 6 else {}  # many names hide lines
+    beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if many else {}
     axis.legend(frameon=False, fontsize=8, **beside)
     figure.savefig(path, dpi=150)
     return path

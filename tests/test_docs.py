@@ -116,7 +116,7 @@ GENERATED = re.compile(r"<!-- results:.*?<!-- /results:[^>]*-->", re.DOTALL)
 @pytest.mark.parametrize("name", ["docs/findings.md", "docs/results.md"])
 def test_every_figure_of_the_findings_stands_in_a_table_that_is_made_from_results(name):
     """Decimals in the prose are those of a table; a whole per cent is a rounded one of the tables of its section."""
-    pages = [(ROOT / page).read_text() for page in ("docs/findings.md", "docs/results.md")]
+    pages = [(ROOT / page).read_text() for page in ("docs/findings.md", "docs/results.md", "docs/scale.md")]
     tables = "".join(part for page in pages for part in GENERATED.findall(page))
     known = set(re.findall(r"\d+\.\d+", tables))
     known |= {f"{100 * float(figure):.1f}" for figure in known if figure.startswith("0.")} | OF_THE_PAPER

@@ -202,6 +202,15 @@ def test_a_step_adds_the_gradient_times_the_step_and_the_rate_does_not_come_twic
     assert abs(printed) < 2 * rate * abs(change)
 
 
+def test_the_printed_products_take_as_much_as_two_thousand_epochs_of_training():
+    """Ten iterations with 128 + 10 columns, each by a JVP and a VJP; an epoch is three evaluations of each example."""
+    params = {"w": jnp.ones((16, 40)), "v": jnp.ones(40)}
+    model = nfk.energy(lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], params, expectation="data")
+    plan = nfk.plan(model, np.zeros((300, 16), np.float32), 128, method="power", engine="products")
+    assert plan.width == 138
+    assert plan.way.network_flops > 2_000 * 3 * plan.problem.forward_flops * plan.problem.examples
+
+
 def test_every_erratum_of_the_page_names_a_test_that_exists():
     here = Path(__file__).parent
     named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", (here.parent / "docs" / "findings.md").read_text())

@@ -56,3 +56,24 @@ def test_the_seconds_of_the_results_are_those_that_the_benchmarks_have_now(tmp_p
 
     rows = runtime.run(Ledger("runtime", tmp_path), tmp_path, runtime.PRESETS["cpu"])
     assert rows == json.loads((runtime.RESULTS / "runtime.json").read_text())["rows"], "python -m reproduction runtime"
+
+
+def test_longer_trainings_differ_over_their_seeds_and_one_of_each_over_test_images():
+    """Of several seeds the single images are not asked for; of one they are all there is."""
+    from benchmarks.report_findings import _longer
+
+    def student(name: str, role: str, values: list[float]) -> dict:
+        return {"method": name, "role": role, "values": values, "mean": float(np.mean(values)),
+                "spread": float(np.std(values)), "seeds": len(values), "epochs": 4}  # fmt: skip
+
+    names = ("no teacher", "NFKD", "KD")
+    short = [student(name, "student", [0.5, 0.5]) for name in names]
+    values = {"no teacher": [0.6, 0.62], "NFKD": [0.61, 0.62], "KD": [0.66, 0.67]}
+    images = {"method": "KD", "role": "student, trained longer, difference", "less": "NFKD", "value": 0.05, "low": 0.01,
+              "high": 0.09}  # fmt: skip
+    for seeds, told in ((2, "+5.0 ("), (1, "+5.0 (+1.0 to +9.0)")):
+        longer = [student(name, "student, trained longer", found[:seeds]) for name, found in values.items()]
+        first, *_ = (line for line in _longer([*short, *longer, images], short) if line.startswith("| KD"))
+        assert told in first
+        assert ("+1.0 to +9.0" in first) == (seeds == 1)
+        assert first.endswith(f"| {seeds} |")

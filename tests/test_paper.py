@@ -9,6 +9,7 @@ from dataclasses import asdict
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 import nfk
 from nfk import kernel
@@ -113,3 +114,20 @@ def test_ctrl_c_writes_the_rows_so_far_and_says_that_there_are_more(tmp_path, mo
     assert found["unfinished"]
     assert found["rows"] == [{"method": "a", "metric": "m"}]
     assert "has 1 rows, and the same command goes on" in " ".join(capsys.readouterr().out.split())
+
+
+@needs_weights
+@pytest.mark.parametrize("name", ["cifar10-dcgan-critic", "cifar10-dcgan-critic-wide"])
+def test_the_gradient_in_the_last_weights_is_what_the_last_layer_sees(name):
+    """What the steps from the last layer to the embedding rest on: the same numbers in the same order."""
+    from reproduction.paper.critics import activations, last_weights
+    from reproduction.pretrained import load
+
+    network = load(name)
+    images = data.load("cifar10", "test").images[:2]
+    weights = dict(network.module.named_parameters())[last_weights(network).replace("/", ".")]
+    seen = activations(network, images)["last layer, in full"]
+    for row, image in zip(seen, network.inputs(images), strict=True):
+        weights.grad = None
+        network.module.eval()(torch.as_tensor(image)[None]).sum().backward()
+        np.testing.assert_allclose(weights.grad.flatten(), row, rtol=1e-5, atol=1e-6)

@@ -40,13 +40,14 @@ class Fisher:
     seed: int = 0
     used: int = 256  # of the components, for embedding
     part: int = 2_500  # images embedded between two savings
+    parameters: str = ""  # those that take part, all by default
 
     @property
     def name(self) -> str:
         score = "sigmoid" if self.sigmoid else "raw"
-        return (
-            f"{self.critic}-{self.data}-{self.state}-{score}-{self.expectation}-{self.rank}-{self.fitted}-{self.seed}"
-        )
+        chosen = f"-{self.parameters.replace('/', '.')}" if self.parameters else ""
+        sizes = f"{self.rank}-{self.fitted}-{self.seed}"
+        return f"{self.critic}-{self.data}-{self.state}-{score}-{self.expectation}-{sizes}{chosen}"
 
     @property
     def network(self) -> Pretrained:
@@ -60,7 +61,8 @@ class Fisher:
         if network.network.kind == "vae":
             return network.model()
         over = "data" if network.generator is None else self.expectation
-        return network.model(sigmoid=self.sigmoid, samples=self.samples, expectation=over)
+        chosen = self.parameters or None
+        return network.model(sigmoid=self.sigmoid, samples=self.samples, expectation=over, parameters=chosen)
 
 
 def few_inputs(network: Pretrained, data: str | None = None, count: int = 32) -> np.ndarray:
@@ -128,6 +130,11 @@ def activations(network: Pretrained, images: np.ndarray) -> dict[str, np.ndarray
         for seen in _maps(network, images)
     ]
     return {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
+
+
+def last_weights(network: Pretrained) -> str:
+    """The path of the weights that meet what the last layer sees, in its order."""
+    return [name for name, _ in network.module.named_parameters() if name.endswith("weight")][-1].replace(".", "/")
 
 
 def _maps(network: Pretrained, images: np.ndarray, batch: int = 500) -> Iterator[list[torch.Tensor]]:

@@ -7,9 +7,10 @@ accuracies over the same test images are compared image by image: their differen
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,16 @@ from sklearn.decomposition import PCA
 from nfk.tasks import Estimate, average, kernel_features, probe, proportion
 from reproduction import figures
 from reproduction.data import Split, load
-from reproduction.paper.critics import Fisher, activations, embedded, few_inputs, full_kernel, posterior_means
+from reproduction.paper.critics import (
+    Fisher,
+    activations,
+    embedded,
+    few_inputs,
+    fitted,
+    full_kernel,
+    last_weights,
+    posterior_means,
+)
 from reproduction.paper.rehearsal import Fit
 from reproduction.paper.runner import single
 from reproduction.pretrained import load as load_network
@@ -28,6 +38,7 @@ from reproduction.tasks.ledger import Ledger, Row
 
 Pair = tuple[np.ndarray, np.ndarray]
 COMPARED, DIFFERENCES = "the embedding and the activations", "differences"
+STEPS = "from the last layer to the embedding, one change at a time"
 LAST, POOLED = "last layer, in full", "all layers, means"
 
 
@@ -37,13 +48,17 @@ class Settings:
         ("cifar10-dcgan-critic", 10_000, 512), ("cifar10-dcgan-critic-wide", 10_000, 512), ("cifar10-vae", 10_000, 256),
     )  # fmt: skip
     all_labels: int = 50_000  # of these, in the end
-    whole: tuple[str, ...] = ("cifar10-dcgan-critic",)
+    whole: tuple[str, ...] = ("cifar10-dcgan-critic", "cifar10-dcgan-critic-wide")
     supervised: str = "cifar10-wrn-16-2-a"
     fitted: int = 2_000  # images, without labels, that the basis is fitted on
     ranks: tuple[int, ...] = (64, 128, 256, 512)
     used: int = 256  # components, and principal ones, of what is varied
     test: int = 10_000
     full: tuple[int, int] = (5_000, 3_000)  # labels and test images of the full Fisher vector
+    in_full: tuple[str, ...] = ("cifar10-dcgan-critic",)  # whose it is
+    stepped: tuple[str, ...] = (  # from whose last layer one goes to the embedding
+        "cifar10-dcgan-critic", "cifar10-dcgan-critic-wide",
+    )  # fmt: skip
     varied_fitted: int = 1_000
     varied_samples: int = 2_048
     few: int = 2_000  # labels of what is varied, and as many test images
@@ -54,7 +69,7 @@ class Settings:
 PRESETS = {
     "smoke": Settings(
         networks=(("mnist-gan-critic", 80, 16),), all_labels=120, whole=("mnist-gan-critic",),
-        supervised="mnist-lenet5",
+        supervised="mnist-lenet5", in_full=("mnist-gan-critic",), stepped=("mnist-gan-critic",),
         fitted=50, ranks=(4, 16), used=16, test=60, full=(50, 40), varied_fitted=30, varied_samples=16, few=50,
         samples=16,
     ),
@@ -66,9 +81,9 @@ PRESETS = {
     ),
 }  # fmt: skip
 SMALLER = (
-    "The basis is fitted on 2,000 of the 50,000 training images, without labels. The first critic then embeds 10,000 "
-    "and all 50,000 (there only ranks from 128 on and the last layer are probed), the second (`-wide`, without a "
-    "generator: its moments are over the data) and the VAE 10,000.",
+    "The basis is fitted on 2,000 of the 50,000 training images, without labels. The critics then embed 10,000 and all "
+    "50,000 (there ranks from 128 on, the means of all layers and the last layer are probed), the VAE 10,000. The "
+    "second critic (`-wide`) has no generator: its moments are over the data.",
     "The full Fisher vector is probed with 5,000 labels and 3,000 test images, through the exact kernel of these "
     "images; its leading components and the activations stand beside it at that size.",
     "What is varied one at a time has rank 256, a basis from 1,000 images, moments over 2,048 generated images, 2,000 "
@@ -99,7 +114,8 @@ def fits(settings: Settings) -> Iterator[Fit]:
 def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
     """What is dear comes last."""
     first, *others = settings.networks
-    whole = [network for network in settings.networks if network[0] in settings.whole]
+    chosen = (settings.whole, settings.in_full, settings.stepped)
+    whole, full, stepped = ([one for one in settings.networks if one[0] in names] for names in chosen)
     data = load_network(first[0]).network.data
     train, test = (load(data, split) for split in ("train", "test"))
     task = Task(ledger, settings, data, train, test.take(slice(settings.test)))
@@ -107,8 +123,9 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
     parts = [task.compared(*first), task.baselines(), *(task.compared(*other) for other in others)]
     for several in (
         *parts,
-        task.in_full(),
+        *(task.in_full(*network) for network in full),
         task.variations(),
+        *(task.steps(*network) for network in stepped),
         *(task.compared(name, settings.all_labels, rank, brief=True) for name, _, rank in whole),
     ):
         for row in several:
@@ -162,7 +179,7 @@ class Task:
     def compared(self, name: str, labels: int, rank: int, brief: bool = False) -> Iterator[Row]:
         """The Fisher embedding against its rank, and the activations; then each rank against the best of these.
 
-        `brief` leaves out the smallest rank and all activations but the last layer's.
+        `brief` leaves out the smallest rank and the single layers but the last.
         """
         facts = dict(network=name, labels=labels, tested=len(self.test), role=COMPARED)
         fisher = self.fisher(name, rank)
@@ -170,7 +187,7 @@ class Task:
         ranks = [k for k in self.settings.ranks[brief:] if k <= rank]
         ours = [self.row(f"Fisher embedding, {k}", (a[:, :k], b[:, :k]), fisher.name, **facts) for k in ranks]
         seen = self.activations(name, labels, len(self.test))
-        layers = [LAST] if brief else list(seen[0])
+        layers = [layer for layer in seen[0] if not brief or layer in (POOLED, LAST)]
         theirs = [self.row(f"activations: {layer}", (seen[0][layer], seen[1][layer]), **facts) for layer in layers]
         yield from map(_shown, ours + theirs)
         few = self.settings.used
@@ -218,32 +235,64 @@ class Task:
         share = proportion(network.outputs(network.inputs(self.test.images)).argmax(1) == self.test.labels)
         return {"value": share.value, "low": share.low, "high": share.high}
 
-    @cached_property
-    def full(self) -> Pair:
-        """As many numbers as there are labels, whose inner products are those of the full Fisher vectors."""
-        n, m = self.settings.full
-        fisher = self.fisher(self.critic, self.settings.networks[0][2])
-        parts = (self.train.take(slice(n)), self.test.take(slice(m)))
-        kernel = full_kernel(fisher, self.ledger, self.train, *parts)
-        a, b = kernel_features(kernel["train"], kernel["test"])
-        return a, b
+    def in_full(self, critic: str, _: int, rank: int) -> Iterator[Row]:
+        """The full Fisher vector and its leading components through the exact kernel; activations beside it.
 
-    def in_full(self) -> Iterator[Row]:
-        """The full Fisher vector and its leading components through the exact kernel; activations beside it."""
+        The kernel gives as many numbers as there are labels, whose inner products are those of the full vectors.
+        """
         n, m = self.settings.full
-        facts = dict(network=self.critic, labels=n, tested=m, role="full Fisher vector")
+        fisher, parts = self.fisher(critic, rank), (self.train.take(slice(n)), self.test.take(slice(m)))
+
+        @cache
+        def full() -> Pair:
+            kernel = full_kernel(fisher, self.ledger, self.train, *parts)
+            a, b = kernel_features(kernel["train"], kernel["test"])
+            return a, b
+
+        def leading(k: int) -> Pair:
+            return full()[0][:, :k], full()[1][:, :k]
+
+        facts = dict(network=critic, labels=n, tested=m, role="full Fisher vector")
         names = {f"Fisher embedding, {k}": k for k in self.settings.ranks} | {"full Fisher vector": n}
         source = f"{self.settings.samples} generated"
-        ours = [self.row(name, lambda k=k: self._leading(k), source, **facts) for name, k in names.items()]
-        seen = self.activations(self.critic, n, m)
+        ours = [self.row(name, lambda k=k: leading(k), source, **facts) for name, k in names.items()]
+        seen = self.activations(critic, n, m)
         layers = [layer for layer in seen[0] if layer in (POOLED, LAST)]
         theirs = [self.row(f"activations: {layer}", (seen[0][layer], seen[1][layer]), **facts) for layer in layers]
         yield from map(_shown, ours + theirs)
         yield from _differences(ours, theirs, facts)
         yield from _differences(ours[:-1], ours[-1:], facts)
 
-    def _leading(self, k: int) -> Pair:
-        return self.full[0][:, :k], self.full[1][:, :k]
+    def steps(self, critic: str, labels: int, rank: int) -> Iterator[Row]:
+        """Four probes, each of what differs from the one before by one change, and the difference.
+
+        The gradient in the last weights is what the last layer sees. So its Fisher vector is these numbers, each
+        divided by its own deviation; then the leading components of that; then the gradients in all other weights, too.
+        """
+        used, tested = min(self.settings.used, rank), len(self.test)
+        facts = dict(network=critic, labels=labels, tested=tested, role=STEPS)
+        whole = self.fisher(critic, rank)
+        last = replace(whole, rank=used, used=used, parameters=last_weights(whole.network))
+        seen = [part[LAST] for part in self.activations(critic, labels, tested)]
+
+        def scaled() -> Pair:
+            scale = fitted(last, self.ledger, self.train).moments.scale
+            return seen[0] * scale, seen[1] * scale
+
+        def leading() -> Pair:
+            a, b = self.pair(whole, labels, tested)
+            return a[:, :used], b[:, :used]
+
+        changes: dict[str, Any] = {
+            f"{LAST}": (seen[0], seen[1]),
+            "each number over its deviation": scaled,
+            f"the first {used} components of these": lambda: self.pair(last, labels, tested),
+            f"and of the gradients of all other weights, {used}": leading,
+        }
+        made = [self.row(name, pair, last.name, **facts) for name, pair in changes.items()]
+        yield from map(_shown, made)
+        for before, after in itertools.pairwise(made):
+            yield from _differences([after], [before], facts)
 
     def variations(self) -> Iterator[Row]:
         """One thing at a time is varied, at a smaller size; the embedding without any variation comes first."""

@@ -64,8 +64,8 @@ PRESETS = {
     "cpu": Settings(), "paper": Settings(rows=10_000, samples=4_096, classifier_rows=10_000, learnt=60_000, epochs=20),
 }  # fmt: skip
 SMALLER = (
-    "Our own critic of 16,871 parameters has N = 4,000 rows under all conditions, and 10,000 under the first two, with "
-    "one seed. The critics that others trained (134,721 to 692,065 parameters) have 1,000 rows, those of CIFAR-10 500, "
+    "Our own critic of 16,871 parameters has N = 4,000 rows under all conditions, and 10,000 under the first two. The "
+    "critics that others trained (134,721 to 692,065 parameters) have 1,000 rows, those of CIFAR-10 500, "
     "and moments over 1,024 generated images; the classifiers have 2,000 rows (`mnist-lenet5` is the one that others "
     "trained, its seeds are draws of the rows). Shares fall with N.",
     "A trained critic is one network: its seeds are draws of the rows and of the generated images. Untrained ones have "
@@ -114,8 +114,7 @@ def _critics(
 ) -> Iterator[Measured]:
     for subject, rows, conditions in several:
         for condition in conditions:
-            several = rows == settings.own[0] if subject.name == OWN else condition in MAIN
-            seeds = range(settings.seeds if several else 1)
+            seeds = range(settings.seeds if subject.name == OWN or condition in MAIN else 1)
             for state in ("trained", "untrained"):
                 name = f"{subject.name}, {rows} rows, {state}, {condition}"
                 arguments = (_shares, Asked(settings.ks, subject.samples), subject, rows, state, condition)
