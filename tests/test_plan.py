@@ -221,6 +221,20 @@ def test_a_kernel_matrix_by_tiles_takes_no_more_of_them_than_fit():
     assert -(-400 // max(tiles)) < -(-400 // min(tiles))
 
 
+def test_tiles_end_where_microbatches_do():
+    """So that the rounding of a gradient, which may depend on who is in its microbatch, is the same each time."""
+    large = replace(Problem.of(WIDE, Examples(X)), parameters=500_000, factored=(), microbatch=3)
+    seen = set()
+    for megabytes in range(150, 400, 7):
+        plan = plan_fit(large, 8, Options(method="gram", keep=False, memory=f"{megabytes}MB", scratch=False))
+        tile, size = plan.way.tile, plan.batches.gradients
+        assert tile >= size
+        assert tile % size == 0 or tile == large.examples
+        seen.add((tile, size))
+    assert len(seen) > 3
+    assert max(size for _, size in seen) > 1
+
+
 def test_a_plan_tells_its_time():
     assert "time      about" in str(nfk.plan(MODEL, X, 16))
     assert nfk.plan(WIDE, X, 64).seconds > nfk.plan(WIDE, X[:100], 64).seconds

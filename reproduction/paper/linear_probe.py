@@ -82,8 +82,7 @@ PRESETS = {
 }  # fmt: skip
 SMALLER = (
     "The basis is fitted on 2,000 of the 50,000 training images, without labels. The critics then embed 10,000 and all "
-    "50,000 (there ranks from 128 on, the means of all layers and the last layer are probed), the VAE 10,000. The "
-    "second critic (`-wide`) has no generator: its moments are over the data.",
+    "50,000, the VAE 10,000. The second critic (`-wide`) has no generator: its moments are over the data.",
     "The full Fisher vector is probed with 5,000 labels and 3,000 test images, through the exact kernel of these "
     "images; its leading components and the activations stand beside it at that size.",
     "What is varied one at a time has rank 256, a basis from 1,000 images, moments over 2,048 generated images, 2,000 "
@@ -126,7 +125,7 @@ def run(ledger: Ledger, pictures: Path, settings: Settings) -> Iterator[Row]:
         *(task.in_full(*network) for network in full),
         task.variations(),
         *(task.steps(*network) for network in stepped),
-        *(task.compared(name, settings.all_labels, rank, brief=True) for name, _, rank in whole),
+        *(task.compared(name, settings.all_labels, rank) for name, _, rank in whole),
     ):
         for row in several:
             rows.append(row)
@@ -176,22 +175,18 @@ class Task:
             "converged": result.classifier.converged, "correct": np.packbits(result.correct).tobytes().hex(),
         }  # fmt: skip
 
-    def compared(self, name: str, labels: int, rank: int, brief: bool = False) -> Iterator[Row]:
-        """The Fisher embedding against its rank, and the activations; then each rank against the best of these.
-
-        `brief` leaves out the smallest rank and the single layers but the last.
-        """
+    def compared(self, name: str, labels: int, rank: int) -> Iterator[Row]:
+        """The Fisher embedding against its rank, and the activations; then each rank against the best of these."""
         facts = dict(network=name, labels=labels, tested=len(self.test), role=COMPARED)
         fisher = self.fisher(name, rank)
         a, b = self.pair(fisher, labels, len(self.test))
-        ranks = [k for k in self.settings.ranks[brief:] if k <= rank]
+        ranks = [k for k in self.settings.ranks if k <= rank]
         ours = [self.row(f"Fisher embedding, {k}", (a[:, :k], b[:, :k]), fisher.name, **facts) for k in ranks]
         seen = self.activations(name, labels, len(self.test))
-        layers = [layer for layer in seen[0] if not brief or layer in (POOLED, LAST)]
-        theirs = [self.row(f"activations: {layer}", (seen[0][layer], seen[1][layer]), **facts) for layer in layers]
+        theirs = [self.row(f"activations: {layer}", (seen[0][layer], seen[1][layer]), **facts) for layer in seen[0]]
         yield from map(_shown, ours + theirs)
         few = self.settings.used
-        if not brief and seen[0].get(LAST, a).shape[1] > few:
+        if seen[0].get(LAST, a).shape[1] > few:
             pair = lambda: _principal(seen[0][LAST], seen[1][LAST], few)  # noqa: E731
             as_many = self.row(f"activations: {LAST}, their PCA, {few}", pair, **facts)
             yield _shown(as_many)

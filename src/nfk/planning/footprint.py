@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Self
 
 from nfk.distributed import Replicas
 from nfk.planning.batches import (
@@ -236,6 +237,12 @@ class Footprint:
         ):  # rows that stand in one array meet a block all at once
             return replace(batches, chunk=-(-p.examples // batches.gradients) * batches.gradients)
         return batches
+
+    def with_whole_microbatches(self) -> Self:
+        """Tiles that end where a microbatch does: then an example is in the same one whenever its gradient is computed,
+        and rounding, which may depend on the others there, is the same as well."""
+        size = self.batches().gradients
+        return replace(self, tile=max(self.tile // size * size, min(self.tile, size))) if self.tile else self
 
     def _read_batches(self) -> Batches:
         """Chunks may take what the network took before."""

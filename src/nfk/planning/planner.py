@@ -175,6 +175,7 @@ def plan_fit(problem: Problem, rank: int | float, options: Options, rates: Rates
     if rates is None and best.seconds > WORTH_MEASURING_SECONDS:
         fitting = _fitting(problem, target, options, _rates(options, fitting))
         best = min(fitting, key=lambda way: way.seconds)
+    best = best.with_whole_microbatches()
     rival = _rival(best, fitting)
     others = _best_of_each_kind([way for way in fitting if _kind(way) != _kind(best)])
     return Plan(best, best.batches(), None if rival is None else Plan(rival, rival.batches()), others)
