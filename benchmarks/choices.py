@@ -95,7 +95,8 @@ def kind(way: Way) -> dict[str, Any]:
     """The options that lead to a way of this kind."""
     side = {"side": way.side} if way.method == "krylov" else {}
     keep = {"keep": way.keep} if way.engine == "gradients" else {}
-    return {"method": way.method, "engine": way.engine, **keep, **side}
+    search = {"search": "bfloat16" if way.halved else "full"} if way.keep and way.side == "examples" and side else {}
+    return {"method": way.method, "engine": way.engine, **keep, **side, **search}
 
 
 def seconds(case: Case, options: dict[str, Any]) -> float:

@@ -1,4 +1,5 @@
-"""Products of kept gradients with narrow blocks, V M and V' Z: the host's way, XLA's, and square matrices beside them.
+"""Products of kept gradients with narrow blocks, V M and V' Z: the host's way, XLA's, and V V' W of their first halves,
+in bfloat16; square matrices beside them.
 
 taskset -c 0 env OPENBLAS_NUM_THREADS=1 python -m benchmarks.products [--output results/products.json]
 
@@ -18,12 +19,15 @@ import tyro
 
 from benchmarks.peers.machine import facts as machine
 from benchmarks.printed import environment, printed
+from nfk.layout import Layout
 from nfk.planning.rates import kernels
+from nfk.spaces import Halves, turned
 from nfk.spaces.host import HOST, fresh
 
 SEED = 0
-WIDTHS = (16, 32, 64, 128)
+WIDTHS = (16, 32, 48, 64, 96, 128)
 SQUARE = 2048
+BATCH = 16
 
 
 def main(examples: int = 1024, parameters: int = 613_761, output: Path | None = None) -> None:
@@ -40,7 +44,10 @@ def main(examples: int = 1024, parameters: int = 613_761, output: Path | None = 
     V[:] = rng.standard_normal(parameters, dtype=np.float32)
     touched = (time.process_time() - started) / (V.nbytes / 2**30)
     square = rng.standard_normal((SQUARE, SQUARE), dtype=np.float32)
-    rows = [row(V, width, rng) for width in WIDTHS]
+    halves = Halves(examples, Layout.of({"all": np.zeros(parameters, np.float32)}, None))
+    for start in range(0, examples, BATCH):
+        halves.write(start, [V[start : start + BATCH]], len(V[start : start + BATCH]))
+    rows = [row(V, halves, width, rng) for width in WIDTHS]
     printed(
         {
             "environment": environment(SEED, "jax", "numpy") | machine() | {"kernels": kernels()},
@@ -51,16 +58,17 @@ def main(examples: int = 1024, parameters: int = 613_761, output: Path | None = 
     )  # fmt: skip
 
 
-def row(V: np.ndarray, width: int, rng: np.random.Generator) -> dict[str, Any]:
+def row(V: np.ndarray, halves: Halves, width: int, rng: np.random.Generator) -> dict[str, Any]:
     """GFLOP/s with blocks of so many columns."""
     M, Z = (rng.standard_normal((length, width), dtype=np.float32) for length in V.shape[::-1])
     forward, back = jax.jit(lambda V, M: V @ M), jax.jit(lambda V, Z: Z.T @ V)
-    flops = 2.0 * V.size * width
+    flops, columns = 2.0 * V.size * width, turned(Z)
     return {
         "width": width,
         "V M": rate(lambda: HOST.product(V, M), flops), "V' Z": rate(lambda: HOST.product(V.T, Z), flops),
         "V M by XLA": rate(lambda: forward(V, M).block_until_ready(), flops),
         "Z' V by XLA": rate(lambda: back(V, Z).block_until_ready(), flops),
+        "V V' W in bfloat16, by slabs": rate(lambda: [slab.coarse_kernel(columns) for slab in halves.slabs], 2 * flops),
     }  # fmt: skip
 
 
