@@ -26,6 +26,7 @@ class Matrix:
     def __init__(self, V: np.ndarray) -> None:
         self.V, self.shape, self.dtype, self.passes = V, V.shape, V.dtype, 0
         self.space = self.row_space = HOST
+        self.coarse_rights = 0
 
     def _pass(self) -> None:
         self.passes += 1
@@ -69,6 +70,7 @@ class Matrix:
 
     def coarse_rmatmat(self, weights):
         self._pass()
+        self.coarse_rights += 1
         return (self.coarse.T @ weights.astype(jnp.bfloat16).astype(np.float64)).astype(self.dtype)
 
     def coarse_size(self):
@@ -304,6 +306,7 @@ def test_a_search_in_bfloat16_is_certified_by_what_is_exact(name, method, shape)
     search = method_of(V, 10, method, tol=1e-2)
     svd = loop(search, Silent())
     assert search.side.operator.passes < (60 if "narrow" in method else 20)
+    assert search.side.operator.coarse_rights == 1  # an exact one would be a pass of twice the time
     assert svd.residuals.max(initial=0) <= 1e-2
     np.testing.assert_allclose(svd.singular_values, spectrum[:10], atol=1e-4 * spectrum[0])
     Q, values = svd.right.astype(np.float64), svd.singular_values**2
@@ -311,6 +314,15 @@ def test_a_search_in_bfloat16_is_certified_by_what_is_exact(name, method, shape)
     true = np.linalg.norm(A @ Q - Q * values, axis=0)
     assert (true <= 1.01 * svd.residuals * values + 1e-5 * spectrum[0] ** 2).all()
     np.testing.assert_allclose(Q.T @ Q, np.diag((values > 0).astype(float)), atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(300, 3000), (400, 1000)])
+def test_a_search_in_bfloat16_sees_where_it_can_see_nothing_more(shape):
+    """Of a low rank: what is left is rounding error, and to search for it took three passes more."""
+    search = method_of(matrix(1 + np.arange(5.0), *shape, np.float32), 10, "coarse", tol=1e-2)
+    svd = loop(search, Silent())
+    assert search.side.operator.passes < 14
+    np.testing.assert_allclose(svd.singular_values, np.r_[np.arange(5.0, 0, -1), np.zeros(5)], atol=1e-5)
 
 
 @pytest.mark.parametrize(("tol", "repeated"), [(1e-2, False), (1e-6, True)])
