@@ -55,7 +55,7 @@ class Settings:
     used: int = 256  # components, and principal ones, of what is varied
     test: int = 10_000
     full: tuple[int, int] = (5_000, 3_000)  # labels and test images of the full Fisher vector
-    in_full: tuple[str, ...] = ("cifar10-dcgan-critic",)  # whose it is
+    in_full: tuple[str, ...] = ("cifar10-dcgan-critic", "cifar10-dcgan-critic-wide")  # whose it is
     stepped: tuple[str, ...] = (  # from whose last layer one goes to the embedding
         "cifar10-dcgan-critic", "cifar10-dcgan-critic-wide",
     )  # fmt: skip
