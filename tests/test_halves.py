@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from nfk.planning import Options, Problem, plan_fit
 from nfk.planning.rates import TYPICAL
 from nfk.spaces import Halves, Mesh, turned
 from nfk.spaces.halves import slab_width
+from nfk.spaces.host import pages
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((90, 6)).astype(np.float32)
@@ -148,3 +150,15 @@ def test_what_has_no_halves_is_told():
         nfk.plan(MODEL, X, 0.9, search="bfloat16")
     with pytest.raises(ValueError, match="search='bfloat16' needs gradients in float32: leave out search"):
         plan_fit(replace(LARGE, itemsize=8), 32, Options(search="bfloat16"), FAST)
+
+
+def test_pages_belong_to_their_process():
+    """Shared ones cost more to touch, and a fork would write into them."""
+    status = Path("/proc/self/status")
+    if "RssShmem" not in (status.read_text() if status.exists() else ""):
+        pytest.skip("needs /proc of Linux")
+    shared = lambda: int(status.read_text().split("RssShmem:")[1].split()[0])  # noqa: E731
+    before = shared()
+    room = pages((16, 2**20), np.dtype(np.uint8))
+    room[:] = 1
+    assert shared() - before < 2**12  # kB, of the 16 MB

@@ -268,8 +268,10 @@ def fresh(shape: tuple[int, ...], dtype: np.dtype, zeros: bool = False) -> np.nd
 
 
 def pages(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Zeros in pages of their own, small ones where that can be asked for."""
-    room = mmap.mmap(-1, max(int(np.prod(shape)) * np.dtype(dtype).itemsize, 1))
+    """Zeros in pages of their own, small ones where that can be asked for. They are this process's alone: Python's own
+    choice are pages that a fork would share, which are slower to touch."""
+    flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    room = mmap.mmap(-1, max(int(np.prod(shape)) * np.dtype(dtype).itemsize, 1), **flags)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         room.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(room, dtype, int(np.prod(shape))).reshape(shape)
