@@ -1,8 +1,9 @@
 """Fit time against the number of examples, on networks that others trained: how it grows, and where a dense way stops.
 
-python -m benchmarks.scale_examples [--networks critic wrn-16-2] [--largest 16] [--output results/scale_examples.json]
+python -m benchmarks.scale_examples [--networks critic wrn-16-2] [--sizes 512 1024] [--steps 1]
+    [--output results/scale_examples.json]
 
-A point is a process of its own, and is written down as soon as it is measured: stopped at any time, the same command
+A curve is that of one network on one kind of processor with one number of steps. A point is a process of its own, and is written down as soon as it is measured: stopped at any time, the same command
 goes on. What is measured is processor time of all threads, which other work on the machine changes little.
 """
 
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,17 +26,20 @@ from scipy import stats
 import nfk
 from benchmarks.peers import jax_networks as layers
 from benchmarks.peers.machine import facts as machine
+from benchmarks.peers.machine import processor
 from benchmarks.peers.making import CIFAR_DEVIATION, CIFAR_MEAN, pretrained
 from benchmarks.printed import environment, printed
 from reproduction import data
 
 SEED, RANK, STEPS = 0, 16, 3  # the same number of passes for every N
-SMALLEST = 9
+SIZES = tuple(2**power for power in range(9, 17))
 FEWEST = 4  # points that a slope is taken of
 PIECE = 1024  # images that are made at a time
-DENSE = 10  # 2^10 examples: the last that the dense way is run on
-OPTIONS: dict[str, Any] = {
-    "method": "krylov", "side": "parameters", "engine": "gradients", "keep": False, "tol": 1e-12, "max_steps": STEPS,
+DENSE = 1024  # examples: the most that the dense way is run on
+Row = dict[str, Any]
+Curve = tuple[str, str, int]
+OPTIONS: Row = {
+    "method": "krylov", "side": "parameters", "engine": "gradients", "keep": False, "tol": 1e-12,
     "memory": "2GB", "key": SEED,
 }  # fmt: skip
 TITLES = {
@@ -44,81 +49,85 @@ TITLES = {
 
 
 def main(
-    networks: tuple[str, ...] = ("critic", "wrn-16-2"), largest: int = 16, point: str | None = None,
-    output: Path | None = None,
+    networks: tuple[str, ...] = ("critic", "wrn-16-2"), sizes: tuple[int, ...] = SIZES, steps: int = STEPS,
+    point: str | None = None, output: Path | None = None,
 ) -> None:  # fmt: skip
     """Measure every point that the output does not have yet.
 
     Args:
         networks: whose fits are timed.
-        largest: N goes from 2^9 to 2 to the power of this.
-        point: one point alone, as NETWORK:WAY:EXAMPLES; what the processes of this program run.
+        sizes: numbers of examples.
+        steps: of the search, the same for every N; a fit takes three passes more.
+        point: one point alone, as NETWORK:WAY:EXAMPLES:STEPS; what the processes of this program run.
         output: the JSON, written after each point.
     """
     if point is not None:
-        print(json.dumps(measured(*point.split(":"))))
+        network, way, *numbers = point.split(":")
+        print(json.dumps(measured(network, way, *map(int, numbers))))
         return
     rows = json.loads(output.read_text())["rows"] if output and output.exists() else []
-    for name, way, count in points(networks, largest):
-        if not any((row["network"], row["way"], row["examples"]) == (name, way, count) for row in rows):
-            rows.append(in_a_process(f"{name}:{way}:{count}"))
+    for wanted in points(networks, sizes, steps):
+        if not any(all(row[name] == value for name, value in wanted.items()) for row in rows):
+            rows.append(in_a_process(wanted))
             printed(results(rows), output)
 
 
-def points(networks: tuple[str, ...], largest: int) -> Iterator[tuple[str, str, int]]:
-    for power in range(SMALLEST, largest + 1):
+def points(networks: tuple[str, ...], sizes: tuple[int, ...], steps: int) -> Iterator[Row]:
+    """What tells a point from the others: a curve, a way and a number of examples."""
+    for size in sizes:
         for name in networks:
-            yield name, "nfk", 2**power
-            yield name, "dense", 2**power
+            for way in ("nfk", "dense"):
+                yield {"network": name, "processor": processor(), "steps": steps, "way": way, "examples": size}
 
 
-def in_a_process(point: str) -> dict[str, Any]:
+def in_a_process(wanted: Row) -> Row:
+    point = ":".join(str(wanted[name]) for name in ("network", "way", "examples", "steps"))
     command = [sys.executable, "-m", "benchmarks.scale_examples", "--point", point]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    return json.loads(found.stdout.splitlines()[-1])
+    return wanted | json.loads(found.stdout.splitlines()[-1])
 
 
-def results(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "environment": environment(SEED, "jax", "numpy") | machine(), "rank": RANK, "steps": STEPS,
-        "slopes": {name: slope(rows, name) for name in TITLES}, "rows": rows,
-    }  # fmt: skip
+def results(rows: list[Row]) -> dict[str, Any]:
+    return {"environment": environment(SEED, "jax", "numpy") | machine(), "rank": RANK, "rows": rows}
 
 
-def slope(rows: list[dict[str, Any]], network: str) -> float | None:
-    """Of log seconds over log N, by least squares; None for too few N."""
-    fitted = line(rows, network)
-    return fitted and fitted[0]
+def curves(rows: list[Row]) -> dict[Curve, list[Row]]:
+    """The points of nfk by network, processor and steps, by the number of examples."""
+    found: dict[Curve, list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row["examples"]):
+        if row["way"] == "nfk":
+            found[row["network"], row["processor"], row["steps"]].append(row)
+    return dict(sorted(found.items()))
 
 
-def line(rows: list[dict[str, Any]], network: str) -> tuple[float, float, float] | None:
-    """That slope, and the ends of its 95 % interval: Student's t, the points taken as independent."""
-    found = [(row["examples"], row["seconds"]) for row in rows if (row["network"], row["way"]) == (network, "nfk")]
-    if len(found) < FEWEST:
+def slope(points: list[Row]) -> tuple[float, float, float] | None:
+    """Of log seconds over log N by least squares, and the ends of its 95 % interval: Student's t, the points taken as
+    independent. None for too few points."""
+    if len(points) < FEWEST:
         return None
-    fitted = stats.linregress(*np.log(np.asarray(found, np.float64)).T)
+    found = np.asarray([(row["examples"], row["seconds"]) for row in points], np.float64)
+    fitted = stats.linregress(*np.log(found).T)
     half = stats.t.ppf(0.975, len(found) - 2) * fitted.stderr
     return float(fitted.slope), float(fitted.slope - half), float(fitted.slope + half)
 
 
-def measured(network: str, way: str, examples: str) -> dict[str, Any]:
+def measured(network: str, way: str, count: int, steps: int) -> Row:
     """Processor seconds of one fit, when all is compiled."""
     warnings.simplefilter("ignore", nfk.ConvergenceWarning)  # the number of steps is fixed, the tolerance is not met
-    count = int(examples)
     model, X = MODELS[network](), images(count)
-    facts = {"network": network, "way": way, "examples": count}
-    options = OPTIONS if way == "nfk" else {"method": "exact", "memory": machine()["memory_bytes"], "key": SEED}
+    dense = {"method": "exact", "memory": machine()["memory_bytes"], "key": SEED}
+    options = OPTIONS | {"max_steps": steps} if way == "nfk" else dense
     try:
         plan = nfk.plan(model, X, RANK, **{name: value for name, value in options.items() if name in PLANNED})
     except MemoryError as error:
-        return facts | {"refused": str(error)}
-    if way == "dense" and count > 2**DENSE:
-        return facts | {"not_run_bytes": plan.peak_bytes}
+        return {"refused": str(error)}
+    if way == "dense" and count > DENSE:
+        return {"not_run_bytes": plan.peak_bytes}
     nfk.fit(model, images(256), RANK, **options)  # compiles
     started = time.process_time()
     fitted = nfk.fit(model, X, RANK, **options)
     seconds = time.process_time() - started
-    return facts | {
+    return {
         "seconds": seconds, "milliseconds_an_example_and_pass": 1e3 * seconds / count / fitted.passes,
         "passes": fitted.passes, "width": plan.width, "parameters": model.layout.size,
         "planned_bytes": plan.peak_bytes,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from benchmarks.report_tasks import head
-from benchmarks.scale_examples import TITLES, line
+from benchmarks.scale_examples import TITLES, curves, slope
 from nfk.memory import human
 
 
@@ -71,45 +69,40 @@ def large(results: dict) -> str:
 def examples(results: dict) -> str:
     if "rows" not in results:
         return ""
-    times: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
-    for row in results["rows"]:
-        times[row["network"], row["examples"]][row["way"]] = _seconds(row)
-    passes = ", ".join(
-        f"{next(row['passes'] for row in results['rows'] if row['network'] == name)} for the {TITLES[name]}"
-        for name in results["slopes"]
-    )
-    fitted = {name: line(results["rows"], name) for name in results["slopes"]}
-    slopes = ", ".join(
-        "{:.2f} ({:.2f} to {:.2f}) for the {}".format(*found, TITLES[name]) for name, found in fitted.items() if found
-    )
-    slopes = slopes or "none yet, too few were run"
-    each = ", ".join(f"{_milliseconds(results, name)} for the {TITLES[name]}" for name in results["slopes"])
+    found = curves(results["rows"])
     lines = [
-        f"Processor seconds of a fit with k = {results['rank']} and the same passes for every N ({passes}), gradients "
-        "computed again in each pass, over CIFAR-10 and, beyond 50,000, "
-        f"mirrored images. Log-log slope over the N that were run, with its 95 % interval: {slopes}. An example "
-        f"takes, in each pass, {each}: that is the constant of the cost model below. Measured beside other "
-        "work. The dense way keeps all gradients and "
+        f"Processor seconds of a fit with k = {results['rank']} and the same passes for every N of a curve, gradients "
+        "computed again in each pass, over CIFAR-10 and, beyond 50,000, mirrored images. An example's time in each pass "
+        "is the constant of the cost model below. Measured beside other work. The dense way keeps all gradients and "
         "decomposes their Gram matrix in float64; it stops where they do not fit in the machine's memory. "
         "`python -m benchmarks.scale_examples` goes on where it stopped.",
         "",
-        *head("network", "N", "nfk", "dense"),
+        *head("network", "processor", "passes", "N", "log-log slope, 95 % interval", "an example in a pass"),
     ]
-    for (name, count), found in times.items():
-        lines.append(f"| {TITLES[name]} | {count:,} | {found.get('nfk', '-')} | {found.get('dense', '-')} |")
+    for (name, processor, _), points in found.items():
+        sizes = f"{points[0]['examples']:,} to {points[-1]['examples']:,}"
+        each = [row["milliseconds_an_example_and_pass"] for row in points]
+        fitted = slope(points)
+        text = "too few points" if fitted is None else "{:.2f} ({:.2f} to {:.2f})".format(*fitted)
+        lines.append(
+            f"| {TITLES[name]} | {processor} | {points[0]['passes']} | {sizes} | {text} | "
+            f"{min(each):.1f} to {max(each):.1f} ms |"
+        )
+    lines += ["", *head("network", "processor", "passes", "N", "nfk", "dense")]
+    dense = {_place(row): _seconds(row) for row in results["rows"] if row["way"] == "dense"}
+    for points in found.values():
+        for row in points:
+            name, processor, _, count = _place(row)
+            cells = (TITLES[name], processor, row["passes"], f"{count:,}", _seconds(row), dense.get(_place(row), "-"))
+            lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*lines, ""])
 
 
-def _milliseconds(results: dict, name: str) -> str:
-    """The least and the most of all N."""
-    found = [
-        row["milliseconds_an_example_and_pass"] for row in results["rows"]
-        if (row["network"], row["way"]) == (name, "nfk")
-    ]  # fmt: skip
-    return f"{min(found):.1f} to {max(found):.1f} ms"
+def _place(row: dict) -> tuple:
+    return tuple(row[name] for name in ("network", "processor", "steps", "examples"))
 
 
 def _seconds(row: dict) -> str:
     if "seconds" in row:
-        return f"{row['seconds']:.0f} s"
+        return f"{row['seconds']:,.0f} s"
     return "does not fit" if "refused" in row else f"not run: {human(row['not_run_bytes'])}"

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import nfk
-from nfk.model import in_jax
+from nfk.model import compiling
 from nfk.model.patches import patch_bytes, with_patches
 
 in_float64 = pytest.mark.parametrize("dtype", ["float64"], indirect=True)
@@ -156,9 +156,9 @@ def test_patch_bytes_are_those_of_the_largest_layer():
 
 
 def test_programs_are_compiled_quickly_where_xla_knows_how():
-    for options in (in_jax.QUICK, in_jax.ONCE):
-        assert in_jax.accepted(**options) == options  # this version does
-    assert in_jax.accepted(**in_jax.QUICK, xla_has_no_such_option=True) is None
+    for options in (compiling.QUICK, compiling.ONCE):
+        assert compiling.accepted(**options) == options  # this version does
+    assert compiling.accepted(**compiling.QUICK, xla_has_no_such_option=True) is None
 
 
 def test_only_vmap_makes_convolutions_with_groups():

@@ -119,7 +119,7 @@ def test_a_wrong_contestant_is_caught():
     assert exact.error(np.array([4.0, 2.0, 1.0])) == 0
     assert exact.error(np.array([4.0, 2.0, 0.5])) == pytest.approx(0.5)
     assert exact.error(np.array([4.0, 1.0])) == pytest.approx(0.5), "one that skips an eigenvalue"
-    records, key = Records(), Key("critic", 64, "fisher", 3, "idle")
+    records, key = Records(), Key("critic", 64, "fisher", 3, "idle", "P")
     records.add(key, "nfk", 0, {"status": "done", "seconds": 1.0, "eigenvalues": [4.0, 2.0, 0.5]}, exact, {})
     assert records.rows[0]["worst_relative_error"] == pytest.approx(0.5)
     assert "eigenvalues" not in records.rows[0]
@@ -129,7 +129,8 @@ def measurement(
     contestant: str, seconds: float | None, status: str = "done", error: float | None = 1e-6, **more
 ) -> dict:
     return {
-        "network": "critic", "kernel": "fisher", "condition": "idle", "examples": 1024, "rank": 32, "round": 0,
+        "network": "critic", "kernel": "fisher", "condition": "idle", "processor": "P", "examples": 1024,
+        "rank": 32, "round": 0,
         "parameters": 613_761, "contestant": contestant, "status": status, "seconds": seconds, "peak_bytes": 2e9,
         "worst_relative_error": error, "error_of_float32_gradients": 1e-7, "budget_seconds": 600.0, **more,
     }  # fmt: skip
@@ -193,6 +194,30 @@ def test_busy_over_idle():
     assert "| 2.0 s | 5.0 s | 2.5 |" in text
 
 
+def test_processors_are_not_mixed():
+    """A median, a ratio or a row of the README over two kinds of processor would say nothing."""
+    fast, slow = measurement("nfk", 2.0), measurement("nfk", 6.0, processor="Q")
+    assert [cell["seconds"] for cell in tables.medians([fast, slow])] == [2.0, 6.0]
+    assert "2.5" not in tables.busy(results(slow, measurement("nfk", 5.0, condition="busy")))
+    assert "2.0 s" in tables.short(results(fast, slow))
+    assert "6.0 s" not in tables.short(results(fast, slow))
+    text = tables.summary(results(fast, slow))
+    assert text.index("P.**") < text.index("2.0 s") < text.index("Q.**") < text.index("6.0 s")
+    records, key = Records(), Key("critic", 64, "fisher", 3, "idle", "P")
+    records.add(key, "nfk", 0, {"status": "done", "seconds": 1.0}, None, {})
+    assert records.has(key, "nfk", 0)
+    assert not records.has(replace(key, processor="Q"), "nfk", 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"), [("fpu avx2 avx512f", "AMD EPYC, AVX-512"), ("avx avx2", "AMD EPYC, AVX2"), ("", "AMD EPYC")]
+)
+def test_a_processor_is_named_with_the_widest_of_its_vectors(flags, name, monkeypatch):
+    facts = {"model name": "AMD EPYC", "flags": flags}
+    monkeypatch.setattr(machine, "_entry", lambda path, entry, otherwise: facts[entry])
+    assert machine.processor() == name
+
+
 def test_a_table_without_measurements_says_so():
     for table in (tables.summary, tables.times_to_error, tables.embeddings, tables.busy, history.table):
         assert "Not measured yet" in table({})
@@ -201,7 +226,7 @@ def test_a_table_without_measurements_says_so():
 def test_records_resume_and_do_not_retry_what_was_over_the_budget(tmp_path):
     records, key, reference = (
         Records(environment={"cores": 2}),
-        Key("critic", 64, "fisher", 3, "idle"),
+        Key("critic", 64, "fisher", 3, "idle", "P"),
         Reference(np.ones(3)),
     )
     records.add(key, "script", 0, {"status": "over budget"}, reference, {})

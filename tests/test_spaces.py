@@ -94,7 +94,7 @@ def test_rows_of_gradients_meet_blocks(space):
     whole, there = ranges.places(slice(0, share))
     spread = space.spread(space.put(M.astype(np.float32)))
     near(space.stacked([(slice(0, share), space.product(V, spread))], 11, 3, np.float32), G @ M, 1e-5)
-    near(space.images(V, spread)[there, :3], (G @ M)[whole])
+    near(space.images(V, spread)[there, :3], (G @ M)[whole], 3e-6)  # XLA's products over 8,192 parameters
     total = None
     for rows in ranges.slices(share):
         total = space.outer(total, V, space.part(space.put(W.astype(np.float32)), rows))

@@ -6,9 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the PyTorch bridge; pip install 'nfk[torch]' to run it")
 
+import subprocess
+import sys
+
 import jax
 import numpy as np
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import nfk
 import nfk.torch
@@ -70,7 +74,7 @@ def rows(network: nfk.torch.TorchNetwork, batch: np.ndarray, cache: int, monkeyp
     monkeypatch.setattr(layers, "IN_CACHE", cache)
     by_layer = ByLayer(network, jax.random.key(0), 1)
     places = by_layer._empty(len(batch))
-    by_layer.write_by_layer(places, batch)
+    by_layer._write_by_layer(places, batch)
     return torch.cat(places, dim=1).numpy()
 
 
@@ -130,3 +134,23 @@ def test_a_module_that_changes_between_passes_is_found():
     module.weight.data.mul_(1.1)
     with pytest.raises(RuntimeError, match="have changed since nfk.torch.energy"):
         next(stream.sweep())
+
+
+def test_a_fit_does_not_import_the_compiler_of_torch():
+    """vmap(grad) and torch's own counter of operations do: a second of a fit that may take less."""
+    program = (
+        "import sys, numpy as np, torch, nfk.torch\n"
+        "module = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(32, 3)).eval()\n"
+        "X = np.random.default_rng(0).normal(size=(12, 1, 6, 6)).astype('float32')\n"
+        "nfk.fit(nfk.torch.classifier(module), X, 2)(X)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_operations_are_counted_as_torch_counts_them():
+    module = nn.Sequential(nn.Conv2d(4, 6, 3, 2, 1), nn.GELU(), nn.Flatten(), nn.LazyLinear(5))
+    module(torch.from_numpy(IMAGES[:1]).float())
+    with FlopCounterMode(display=False) as counter:
+        module(torch.from_numpy(IMAGES[:1]).float())
+    assert nfk.torch.classifier(module.eval()).network.cost(IMAGES[0]).flops == counter.get_total_flops() > 0

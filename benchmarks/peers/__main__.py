@@ -85,7 +85,8 @@ def main(options: Annotated[Run, tyro.conf.arg(name="")]) -> None:
         for size in sorted(options.sizes):
             for kernel, names in by_kernel(options.names).items():
                 for rank in options.ranks:
-                    compare(options, Key(network, size, kernel, rank, options.condition.name), names, records)
+                    key = Key(network, size, kernel, rank, options.condition.name, machine.processor())
+                    compare(options, key, names, records)
     print(json.dumps(records.as_json(), indent=1))
     print(tables.summary(records.as_json()), file=sys.stderr)
 

@@ -15,13 +15,14 @@ from nfk.atomic import write_atomically
 
 @dataclass(frozen=True)
 class Key:
-    """One job under one condition."""
+    """One job under one condition, on one kind of processor: seconds of another are not comparable."""
 
     network: str
     examples: int
     kernel: str
     rank: int
     condition: str
+    processor: str
 
     def __str__(self) -> str:
         return f"{self.network}, N = {self.examples:,}, k = {self.rank}, {self.kernel}, {self.condition}:"
@@ -61,7 +62,7 @@ class Records:
         same = [
             row for row in self.rows
             if row["contestant"] == contestant
-            and all(row[name] == getattr(key, name) for name in ("network", "kernel", "rank", "condition"))
+            and all(row[name] == getattr(key, name) for name in ("network", "kernel", "rank", "condition", "processor"))
         ]  # fmt: skip
         here = any(row["status"] != "done" for row in same if row["examples"] == key.examples)
         return here or any(row["status"] == "over budget" for row in same if row["examples"] < key.examples)

@@ -12,7 +12,7 @@ from benchmarks.peers.registry import REGISTRY
 from benchmarks.report_tasks import head
 
 Row = dict[str, Any]
-JOB = ("network", "kernel", "condition")
+JOB = ("network", "kernel", "condition", "processor")
 SIZE = ("examples", "rank")
 TARGETS = (1e-3, 1e-6)
 FLOOR = "floor"
@@ -23,7 +23,7 @@ NOT_YET = "Not measured yet: `python -m benchmarks.peers`.\n"
 
 
 def summary(results: dict) -> str:
-    """One table a network, kernel and condition: seconds, worst relative error and memory of every contestant."""
+    """One table a network, kernel, condition and processor: seconds, worst relative error and memory of every contestant."""
     if not results:
         return NOT_YET
     cells = medians(results["measurements"])
@@ -37,14 +37,15 @@ LIBRARIES = ("curvlinops", "matfree", "neural-tangents", "nngeometry")
 
 
 def short(results: dict) -> str:
-    """A line for each number of examples of the networks `IN_SHORT`, at the largest rank that nfk and, if
-    there is one, the script have run, for the README; nothing without results."""
+    """A line for each number of examples of the networks `IN_SHORT`, at the largest rank that nfk and, if there is one,
+    the script have run on the processor of the last run, for the README; nothing without results."""
     if not results:
         return ""
     cells = [
         cell
         for cell in medians(results["measurements"])
         if cell["condition"].endswith("idle") and cell["kernel"] == "fisher" and cell["network"] in IN_SHORT
+        and cell["processor"] == results["environment"]["processor"]
     ]
     lines = []
     for _, group in groupby(cells, key=lambda cell: _of(cell, JOB)):
@@ -94,15 +95,15 @@ def busy(results: dict) -> str:
     if not results:
         return NOT_YET
     cells = [cell for cell in medians(results["measurements"]) if cell["status"] == "done" and not _is_floor(cell)]
-    place = lambda cell: (cell["network"], cell["kernel"], *_of(cell, SIZE), cell["contestant"])  # noqa: E731
+    place = lambda cell: _of(cell, ("network", "kernel", "processor", *SIZE, "contestant"))  # noqa: E731
     idle = {(cell["condition"], *place(cell)): cell["seconds"] for cell in cells}
-    lines = head("network", "N, k", "contestant", "idle", "busy", "ratio")
+    lines = head("network", "processor", "N, k", "contestant", "idle", "busy", "ratio")
     for cell in cells:
         before = idle.get((cell["condition"].replace("busy", "idle"), *place(cell)))
         if cell["condition"].endswith("busy") and before is not None:
             lines.append(
-                f"| {cell['network']} | {cell['examples']:,}, {cell['rank']} | {_label(cell['contestant'])} | "
-                f"{before:.1f} s | {cell['seconds']:.1f} s | {cell['seconds'] / before:.1f} |"
+                f"| {cell['network']} | {cell['processor']} | {cell['examples']:,}, {cell['rank']} | "
+                f"{_label(cell['contestant'])} | {before:.1f} s | {cell['seconds']:.1f} s | {cell['seconds'] / before:.1f} |"
             )
     return "\n".join([*lines, ""])
 
@@ -112,7 +113,7 @@ def _is_floor(cell: Row) -> bool:
 
 
 def _by_job(cells: list[Row], table: Callable[[list[Row]], list[str]]) -> list[str]:
-    """A titled table for each network, kernel and condition."""
+    """A titled table for each network, kernel, condition and processor."""
     parts = []
     for job, group in groupby(sorted(cells, key=lambda cell: _of(cell, JOB)), key=lambda cell: _of(cell, JOB)):
         parts += [_title(*job), "", *table(list(group)), ""]
@@ -173,11 +174,11 @@ def _of(row: Row, names: Iterable[str]) -> tuple:
     return tuple(row[name] for name in names)
 
 
-def _title(network: str, kernel: str, condition: str) -> str:
+def _title(network: str, kernel: str, condition: str, processor: str) -> str:
     from benchmarks.peers.making import NETWORKS
 
     what = "the Fisher kernel" if kernel == "fisher" else "the plain kernel, gradients without mean and scale"
-    return f"**{NETWORKS[network].title}; {what}; {condition} machine.**"
+    return f"**{NETWORKS[network].title}; {what}; {condition} machine; {processor}.**"
 
 
 def _table(cells: list[Row]) -> list[str]:
@@ -285,7 +286,7 @@ def _measured(results: dict) -> str:
     env, rows = results["environment"], results["measurements"]
     rounds = max((cell["rounds"] for cell in medians(rows)), default=0)
     return (
-        f"{env.get('processor')}, {env['cores']} cores, {env['memory_bytes'] / 1e9:.0f} GB, seed {env['seed']}; "
+        f"{env['cores']} cores, {env['memory_bytes'] / 1e9:.0f} GB, seed {env['seed']}; "
         f"medians of {rounds} where as many were run. A cell: seconds end to end, worst relative error of the top k "
         "eigenvalues, memory beyond the data."
     )

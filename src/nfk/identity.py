@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nfk.model.keys import seeded
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -145,7 +147,7 @@ def canary(model: Model, examples: Batch) -> list[float]:
         return rng.standard_normal(leaf.shape).astype(leaf.dtype)
 
     example = jax.tree.map(draw, examples)
-    return np.asarray(model.network.evaluate(example, jax.random.key(0)), np.float64).reshape(-1).tolist()
+    return np.asarray(model.network.evaluate(example, seeded(0)), np.float64).reshape(-1).tolist()
 
 
 def check_canary(model: Model, examples: Batch, saved: list[float]) -> None:

@@ -1,7 +1,8 @@
 """Trained networks read as densities: what their scores mean, and how they are differentiated."""
 
 from nfk.model.interface import Batch, Batching, Cost, Differentiator, Example, Network, NotAScore
-from nfk.model.model import Model, require_model, split_key
+from nfk.model.keys import seeded, split_key
+from nfk.model.model import Model, require_model
 
 __all__ = [
     "Batch",
@@ -13,5 +14,6 @@ __all__ = [
     "Network",
     "NotAScore",
     "require_model",
+    "seeded",
     "split_key",
 ]

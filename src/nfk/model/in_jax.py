@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nfk.layout import KEY, Layout, PathFilter
+from nfk.model.compiling import ONCE, QUICK, accepted
 from nfk.model.factors import layers_of, split_gradients
 from nfk.model.fingerprint import fingerprint
 from nfk.model.interface import Batch, Batching, Cost, Differentiator, Example, Network, Params, Place, Rows
@@ -26,10 +27,6 @@ from nfk.model.program import flat
 from nfk.model.tracing import cost_of
 
 HALF = ("bfloat16", "float16")
-# Slices and patches compile in half of the time without XLA's fusion emitters, and run as fast (LeNet-5: 0.8 s against
-# 1.9, 0.14 ms an example either way; the critic of 613,761 parameters alike). Attention runs slower: it keeps them.
-QUICK = {"xla_cpu_use_fusion_emitters": False}
-ONCE = {**QUICK, "xla_backend_optimization_level": 0}  # for what runs once: compiled in a third of the time
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,16 +274,6 @@ class Functions:
 
 
 _shared_functions = lru_cache(maxsize=64)(Functions)
-
-
-@cache
-def accepted(**options: bool | int) -> dict[str, bool | int] | None:
-    """Options of the compiler, where this version of XLA knows them all."""
-    try:
-        jax.jit(lambda: 0, compiler_options=options).lower().compile()
-    except jax.errors.JaxRuntimeError:
-        return None
-    return options
 
 
 def _is_pure(score: object) -> bool:

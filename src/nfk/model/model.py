@@ -130,19 +130,3 @@ def require_model(model: object) -> None:
             f"model is a {type(model).__name__}: wrap the network first, as in nfk.classifier(apply, params); there "
             "are also nfk.gan, nfk.energy, nfk.vae, nfk.density and nfk.network"
         )
-
-
-def split_key(key: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A seed or a key, split once by purpose: the start of the SVD, the model samples, the randomness of the score."""
-    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-        key = jax.random.key(int(key))
-    if not hasattr(key, "shape"):
-        raise TypeError(f"key={key!r} must be a whole number (a seed) or a jax key: key=0, say")
-    return _split(key)
-
-
-@jax.jit
-def _split(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One program: three small ones take longer to compile."""
-    start, sample, score = jax.random.split(key, 3)
-    return start, sample, score

@@ -23,6 +23,7 @@ from nfk.planning.problem import Problem, Target
 from nfk.planning.rates import Rates
 from nfk.solve.krylov import PROBES
 from nfk.spaces.halves import SLAB_BYTES
+from nfk.spaces.tally import rows_gathered
 
 RUNTIME = "compiled programs and the runtime"
 TALL = "parameters x columns"  # how the names of parts end that are blocks of the parameters' side
@@ -120,7 +121,8 @@ class Footprint:
         if self.keep:
             always["all gradients"] = self.share.examples * self.share.row_bytes
         sketched = {f"a sketch, {TALL}": int(2 * self.width * self.column_bytes)} if self._sketches else {}
-        yield always | {"moments (mean, Fisher, scale and their sums)": 9 * column} | sketched
+        moments = 9 * column + rows_gathered(int(column)) * column
+        yield always | {"moments (mean, Fisher, scale and their sums)": int(moments)} | sketched
         # The network has copies of two of them, and of the parameters: its arrays begin at multiples of 64 bytes.
         always["mean, Fisher and scale, and the network's own"] = 6 * column
         yield always | {name: int(size) for name, size in self._search_bytes().items()}

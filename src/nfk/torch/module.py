@@ -16,12 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from nfk.layout import Layout, PathFilter
 from nfk.model.fingerprint import fingerprint
 from nfk.model.in_jax import kind_of
 from nfk.model.interface import Batching, Cost, Differentiator, Example, Network, NetworkChanged, NotAScore
+from nfk.model.keys import seeded
 from nfk.torch.calling import MASK
 from nfk.torch.derivatives import ByLayer, OneByOne, Vectorised
 from nfk.torch.processes import TorchProcesses
@@ -185,9 +187,10 @@ class TorchNetwork(Network):
 
         leaves = [tensor.detach().requires_grad_() for tensor in self.chosen]
         hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda kept: kept)
-        with FlopCounterMode(display=False) as counter, hooks:
-            self.scores(leaves, *self.example(example, jax.random.key(0)))
-        return Cost(float(counter.get_total_flops()), sum(kept), microbatch=MICROBATCH)
+        arguments = self.example(example, seeded(0))
+        with _Flops() as flops, hooks:
+            self.scores(leaves, *arguments)
+        return Cost(float(flops.total), sum(kept), microbatch=MICROBATCH)
 
     def result(self, example: Example) -> jax.ShapeDtypeStruct:
         """The shape of the score, after a trial of it and, where it is to be vectorised, of its gradient."""
@@ -198,7 +201,7 @@ class TorchNetwork(Network):
         return self._results[kind]
 
     def _tried(self, example: Example, kind: str) -> jax.ShapeDtypeStruct:
-        arguments = self.example(example, jax.random.key(0))
+        arguments = self.example(example, seeded(0))
         with torch.no_grad():
             first, second = (self.scores(self.chosen, *arguments) for _ in range(2))
         if not isinstance(first, Tensor):
@@ -211,13 +214,14 @@ class TorchNetwork(Network):
                 f"{second.tolist()}. Draw nothing in it; nfk.torch.vae(module, elbo, noise=shape) passes normals"
             )
         if self.vectorised and first.dtype.is_floating_point:
-            self._try_to_vectorise(example, first.numel())
             self._formulas[kind] = first.numel() == 1 and self._agrees(example)
+            if not self._formulas[kind]:
+                self._try_to_vectorise(example, first.numel())
         return jax.ShapeDtypeStruct(tuple(first.shape), jnp.dtype(str(first.dtype).removeprefix("torch.")))
 
     def _try_to_vectorise(self, example: Example, outputs: int) -> None:
         try:
-            Vectorised(self, jax.random.key(0), outputs).gradients(_twice(example))
+            Vectorised(self, seeded(0), outputs).gradients(_twice(example))
         except Exception as error:
             place, mask = _place(error, self.module), isinstance(example, dict) and MASK in example
             raise NotVectorised(
@@ -228,17 +232,36 @@ class TorchNetwork(Network):
             ) from error
 
     def _agrees(self, example: Example) -> bool:
-        """Whether the gradients by layer are those of plain autograd, up to rounding."""
-        differentiator, two = ByLayer(self, jax.random.key(0), 1), _twice(example)
-        places, expected = differentiator.gradients(two), OneByOne(self, jax.random.key(0), 1).gradients(two)
+        """Whether the gradients by layer are those of plain autograd, up to rounding.
+
+        Tried before vmap(grad), whose first call imports a second's worth of torch's compiler.
+        """
+        two = _twice(example)
         try:
-            differentiator.write_by_layer(places, two)
+            places = ByLayer(self, seeded(0), 1).gradients_by_layer(two)
         except Exception:  # whatever cannot be done this way can be done by vmap(grad)
             return False
+        expected = OneByOne(self, seeded(0), 1).gradients(two)
         pairs = [(a, b) for a, b in zip(places, expected, strict=True) if b.numel()]
         error, size = (max(float(part.abs().max()) for part in parts)
                        for parts in ([a - b for a, b in pairs], [b for _, b in pairs]))  # fmt: skip
         return error <= AGREEMENT * size
+
+
+class _Flops(TorchDispatchMode):
+    """Counts operations by torch's own formulas. Its FlopCounterMode imports a second's worth of torch's compiler."""
+
+    total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would import it here as well
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func.overloadpacket)
+        self.total += formula(*args, **(kwargs or {}), out_val=found) if formula else 0
+        return found
 
 
 @partial(jax.jit, static_argnums=(2, 3, 4))

@@ -1,0 +1,28 @@
+"""How programs are compiled: with as much effort as they are worth."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import jax
+
+# Slices and patches compile in half of the time without XLA's fusion emitters and with less optimisation, and run as
+# fast (critic of 613,761 parameters: 1.9 s against 4.0, 4.9 ms an example against 4.8; WRN-16-2: 4.8 s against 7.1, 20.2
+# ms against 19.6). Attention runs slower: it keeps them.
+QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+ONCE = {**QUICK, "xla_backend_optimization_level": 0}  # for what runs once: compiled in a third of the time
+
+
+def accepted(**options: bool | int) -> dict[str, bool | int] | None:
+    """Options of the compiler, where this version of XLA knows them all."""
+    return options if _known(tuple(sorted((name, type(value)) for name, value in options.items()))) else None
+
+
+@cache
+def _known(options: tuple[tuple[str, type], ...]) -> bool:
+    """Tried once for all values: a trial takes 0.05 s."""
+    try:
+        jax.jit(lambda: 0, compiler_options={name: kind() for name, kind in options}).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
