@@ -18,6 +18,7 @@ from typing import Any
 
 import tyro
 
+from benchmarks.peers.machine import processor
 from benchmarks.report_tasks import head
 
 ROOT = Path(__file__).parents[1]
@@ -38,8 +39,8 @@ def main(pin: int = 0, rounds: int = ROUNDS, environments: Path | None = None) -
     import nfk
 
     history = json.loads(HISTORY.read_text()) if HISTORY.exists() else []
-    entry = {"version": nfk.__version__, "date": datetime.date.today().isoformat(), "rounds": rounds}
-    entry["ratios"] = {}
+    today = datetime.date.today().isoformat()
+    entry = {"version": nfk.__version__, "date": today, "rounds": rounds, "processor": processor(), "ratios": {}}
     for network, examples, rank in JOBS:
         entry["ratios"] |= ratios(network, examples, rank, pin, rounds, environments)
     history = [old for old in history if old["version"] != entry["version"]] + [entry]
@@ -70,10 +71,12 @@ def ratios(network: str, examples: int, rank: int, pin: int, rounds: int, enviro
 
 
 def slower(history: list[dict]) -> list[str]:
-    """A sentence for every ratio that has grown since the release before."""
-    if len(history) < 2:
+    """A sentence for every ratio that has grown since the release before that was measured on such a processor."""
+    *earlier, now = history
+    earlier = [entry for entry in earlier if entry["processor"] == now["processor"]]
+    if not earlier:
         return []
-    before, now = history[-2], history[-1]
+    before = earlier[-1]
     return [
         f"{name}: {now['ratios'][name]:.2f} times the script, {ratio:.2f} in {before['version']}"
         for name, ratio in before["ratios"].items()
@@ -86,7 +89,8 @@ def table(history: list[dict]) -> str:
     if not history:
         return "Not measured yet: `python -m benchmarks.history`.\n"
     names = list(dict.fromkeys(name for entry in history for name in entry["ratios"]))
-    lines = head("seconds over the script's, one core", *(entry["version"] for entry in history))
+    columns = (f"{entry['version']}, {entry['processor']}" for entry in history)
+    lines = head("seconds over the script's, one core", *columns)
     for name in names:
         row = [f"{entry['ratios'][name]:.2f}" if name in entry["ratios"] else "-" for entry in history]
         lines.append(f"| {name} | {' | '.join(row)} |")

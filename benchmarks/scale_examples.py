@@ -3,8 +3,9 @@
 python -m benchmarks.scale_examples [--networks critic wrn-16-2] [--sizes 512 1024] [--steps 1]
     [--output results/scale_examples.json]
 
-A curve is that of one network on one kind of processor with one number of steps. A point is a process of its own, and is written down as soon as it is measured: stopped at any time, the same command
-goes on. What is measured is processor time of all threads, which other work on the machine changes little.
+A curve is that of one network on one kind of processor with one number of steps. A point is a process of its own, and
+is written down as soon as it is measured: stopped at any time, the same command goes on. What is measured is processor
+time of all threads, which other work on the machine changes little.
 """
 
 from __future__ import annotations

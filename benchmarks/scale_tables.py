@@ -72,9 +72,9 @@ def examples(results: dict) -> str:
     found = curves(results["rows"])
     lines = [
         f"Processor seconds of a fit with k = {results['rank']} and the same passes for every N of a curve, gradients "
-        "computed again in each pass, over CIFAR-10 and, beyond 50,000, mirrored images. An example's time in each pass "
-        "is the constant of the cost model below. Measured beside other work. The dense way keeps all gradients and "
-        "decomposes their Gram matrix in float64; it stops where they do not fit in the machine's memory. "
+        "computed again in each pass, over CIFAR-10 and, beyond 50,000, mirrored images. An example's time in each "
+        "pass is the constant of the cost model below. Measured beside other work. The dense way keeps all gradients "
+        "and decomposes their Gram matrix in float64; it stops where they do not fit in the machine's memory. "
         "`python -m benchmarks.scale_examples` goes on where it stopped.",
         "",
         *head("network", "processor", "passes", "N", "log-log slope, 95 % interval", "an example in a pass"),

@@ -97,6 +97,9 @@ def errors(folder: Path) -> None:
         lambda: nfk.fit(model(), np.where(last & (np.arange(N) == N - 1)[:, None], np.nan, examples()), 3),
         lambda: nfk.fit(model(), examples(), 3, mesh=1),
         lambda: Own(examples()[:3], N),
+        lambda: nfk.fit(model(), examples(), 3, checkpoint=folder / "of one" if last else None),
+        lambda: nfk.fit(model(), examples(), 3, save=None if last else folder / "of the other"),
+        lambda: nfk.fit(model(), examples(), 3, mesh=(1, 2) if last else (2, 1)),
     ):
         try:
             attempt()

@@ -95,6 +95,9 @@ def test_disagreements_are_told_in_every_process(tmp_path):
         "X[22] holds NaN or infinity",
         "leaves out process 1 of 2",
         "holds 3 examples, but reads",
+        "its options: checkpoint is 'not given', this one's is 'given'",
+        "its options: save is 'given', this one's is 'not given'",
+        "its options: mesh is '2 (cpu) of 2 processes: 2 for the data",
     )
     for first, second, sentence in zip(*told, sentences, strict=True):
         assert sentence in first

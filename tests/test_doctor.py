@@ -235,6 +235,12 @@ def test_a_plan_that_does_not_fit():
     assert "Raise memory" in diagnosis["plan"].remedy
 
 
+def test_a_plan_for_several_devices():
+    diagnosis = nfk.doctor(nfk.classifier(network, PARAMS), X, rank=4, mesh=2)
+    assert "on 2 (cpu): 2 for the data, 1 for the basis" in diagnosis["plan"].seen
+    assert diagnosis.ok
+
+
 def test_a_torch_module_healthy_and_sick():
     torch = pytest.importorskip("torch")
 

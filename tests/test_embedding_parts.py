@@ -199,12 +199,16 @@ class TestBadInput:
             nfk.dataset_vector(self.model, self.X).distance(nfk.dataset_vector(twin, self.X))
 
 
-@pytest.mark.parametrize(("parameters", "chunk"), [(1_000, 256), (530_017, 64), (11_000_000, 24)])
-def test_a_call_gathers_no_more_rows_than_a_product_needs(parameters, chunk):
-    """Fresh pages cost time: 64 rows where they are large, fewer where they would take more than a gigabyte."""
+@pytest.mark.parametrize(
+    ("parameters", "examples", "chunk"),
+    [(1_000, 1_000, 256), (530_017, 500, 64), (530_017, 1_600, 200), (530_017, 10_000, 256), (11_000_000, 10_000, 24)],
+)
+def test_a_call_gathers_no_more_rows_than_a_product_needs(parameters, examples, chunk):
+    """Fresh pages cost time: where rows are large 64 of them or an eighth of all, fewer where they would take more than
+    a gigabyte."""
     problem = Problem.of(
         nfk.classifier(lambda w, x: x[:2] * w.sum(), np.zeros(parameters, np.float32)),
         Examples(np.ones((2, 3), np.float32)),
     )
-    found = plan_rows(replace(problem, examples=1000), HOST, "16GB", 128)
+    found = plan_rows(replace(problem, examples=examples), HOST, "16GB", 128)
     assert found.batches.chunk == chunk

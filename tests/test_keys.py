@@ -8,10 +8,23 @@ from nfk.model import seeded, split_key
 
 
 @pytest.mark.parametrize("seed", [0, 7, np.int64(3), 2**31 - 1, 2**31, 2**40, -2])
-def test_a_seed_and_its_key_are_split_alike(seed):
-    """And as jax itself splits them: saved fits rest on it."""
+@pytest.mark.parametrize("kind", ["rbg", "unsafe_rbg"])
+def test_a_seed_and_its_key_are_split_alike(seed, kind):
+    """And as jax itself splits them, by whichever generator is the default now: saved fits rest on it."""
+    before = jax.config.jax_default_prng_impl
+    try:
+        for now in ("threefry2x32", kind, "threefry2x32"):
+            jax.config.update("jax_default_prng_impl", now)
+            check_split(seed)
+    finally:
+        jax.config.update("jax_default_prng_impl", before)
+
+
+def check_split(seed):
     expected = jax.random.split(jax.random.key(int(seed)), 3)
     for found in (split_key(seed), split_key(jax.random.key(int(seed)))):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(jax.random.key_data(one), jax.random.key_data(other))
-    np.testing.assert_array_equal(jax.random.key_data(seeded(int(seed))), jax.random.key_data(jax.random.key(int(seed))))
+    whole = jax.random.key(int(seed))
+    assert jax.random.key_impl(seeded(int(seed))) == jax.random.key_impl(whole)
+    np.testing.assert_array_equal(jax.random.key_data(seeded(int(seed))), jax.random.key_data(whole))

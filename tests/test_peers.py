@@ -14,7 +14,7 @@ import pytest
 from benchmarks import history
 from benchmarks.peers import __main__ as harness
 from benchmarks.peers import job as jobs
-from benchmarks.peers import making, registry, running, tables
+from benchmarks.peers import machine, making, registry, running, tables
 from benchmarks.peers.oracle_cache import Reference, digest
 from benchmarks.peers.records import Key, Records
 
@@ -275,16 +275,18 @@ def test_torch_is_never_left_to_another_package():
 
 
 def test_the_history_names_what_became_slower():
-    before = {"version": "1", "ratios": {"nfk, a": 0.5, "nfk, b": 0.5}}
-    now = {"version": "2", "ratios": {"nfk, a": 0.7, "nfk, b": 0.55}}
-    assert history.slower([before, now]) == ["nfk, a: 0.70 times the script, 0.50 in 1"]
+    before = {"version": "1", "processor": "P", "ratios": {"nfk, a": 0.5, "nfk, b": 0.5}}
+    between = {"version": "2", "processor": "Q", "ratios": {"nfk, a": 0.1, "nfk, b": 0.1}}
+    now = {"version": "3", "processor": "P", "ratios": {"nfk, a": 0.7, "nfk, b": 0.55}}
+    assert history.slower([before, between, now]) == ["nfk, a: 0.70 times the script, 0.50 in 1"]
+    assert history.slower([between, now]) == []
     assert "| nfk, a | 0.50 | 0.70 |" in history.table([before, now])
 
 
 def test_the_history_on_disk_is_that_of_the_command():
     if history.HISTORY.exists():
         for entry in json.loads(history.HISTORY.read_text()):
-            assert entry.keys() >= {"version", "date", "rounds", "ratios"}
+            assert entry.keys() >= {"version", "date", "rounds", "processor", "ratios"}
 
 
 def test_the_script_projects_what_is_over_its_budget(monkeypatch):

@@ -12,6 +12,7 @@ import sys
 import jax
 import numpy as np
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.flop_counter import FlopCounterMode
 
 import nfk
@@ -146,6 +147,22 @@ def test_a_fit_does_not_import_the_compiler_of_torch():
         "assert 'torch._dynamo' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_operations_of_higher_order_are_counted_by_torch():
+    """`torch.cond` and its like know torch's own modes alone."""
+
+    class Branching(nn.Linear):
+        def forward(self, x):
+            if any(type(mode).__name__ == "_Flops" for mode in _get_current_dispatch_mode_stack()):
+                raise NotImplementedError("no rule for this mode")
+            return super().forward(x)
+
+    model = nfk.torch.classifier(Branching(6, 3).eval())
+    cost = model.network.cost(np.zeros(6, np.float32))
+    plain = nfk.torch.classifier(nn.Linear(6, 3).eval()).network.cost(np.zeros(6, np.float32))
+    assert cost == plain
+    assert cost.flops == 2 * 6 * 3
 
 
 def test_operations_are_counted_as_torch_counts_them():

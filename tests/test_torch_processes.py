@@ -98,6 +98,8 @@ def test_mistakes_are_told_in_every_process(found):
         assert "process 1 of 2 does not do what process 0 does" in said["error, length"][rank]
         assert "number of examples is 23, this one's is 22" in said["error, length"][rank]
         assert "rank is 3, this one's is 4" in said["error, rank"][rank]
+        assert "is NaN or infinite" in said["error, tiles"][rank]
+        assert said["error, few"][rank] == "nothing", "one example for each is enough"
 
 
 class Pretended(Replicas):

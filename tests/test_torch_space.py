@@ -111,7 +111,7 @@ def test_an_embedding_works_from_its_device(tmp_path):
     np.testing.assert_allclose(merged.eigenvalues[:3], 2 * embedding.eigenvalues[:3], rtol=1e-3)
     vector = nfk.dataset_vector(model, data)
     np.testing.assert_allclose(vector.distance(nfk.dataset_vector(PAIRS["classifier"]()[0], data)), 0, atol=1e-6)
-    assert all(finding.ok for finding in nfk.doctor(model, data).findings if finding.name != "plan")
+    assert nfk.doctor(model, data, 4).ok
     for again in (
         nfk.load(tmp_path / "saved", model),
         nfk.load(tmp_path / "saved", PAIRS["classifier"]()[0]),  # a module on the CPU reads what one on a GPU wrote

@@ -23,7 +23,7 @@ NOT_YET = "Not measured yet: `python -m benchmarks.peers`.\n"
 
 
 def summary(results: dict) -> str:
-    """One table a network, kernel, condition and processor: seconds, worst relative error and memory of every contestant."""
+    """One table a network, kernel, condition and processor: seconds, worst relative error and memory of everybody."""
     if not results:
         return NOT_YET
     cells = medians(results["measurements"])
@@ -44,7 +44,9 @@ def short(results: dict) -> str:
     cells = [
         cell
         for cell in medians(results["measurements"])
-        if cell["condition"].endswith("idle") and cell["kernel"] == "fisher" and cell["network"] in IN_SHORT
+        if cell["condition"].endswith("idle")
+        and cell["kernel"] == "fisher"
+        and cell["network"] in IN_SHORT
         and cell["processor"] == results["environment"]["processor"]
     ]
     lines = []
@@ -103,7 +105,8 @@ def busy(results: dict) -> str:
         if cell["condition"].endswith("busy") and before is not None:
             lines.append(
                 f"| {cell['network']} | {cell['processor']} | {cell['examples']:,}, {cell['rank']} | "
-                f"{_label(cell['contestant'])} | {before:.1f} s | {cell['seconds']:.1f} s | {cell['seconds'] / before:.1f} |"
+                f"{_label(cell['contestant'])} | {before:.1f} s | {cell['seconds']:.1f} s | "
+                f"{cell['seconds'] / before:.1f} |"
             )
     return "\n".join([*lines, ""])
 

@@ -39,7 +39,7 @@ from nfk.solve.krylov import Krylov
 from nfk.solve.operator import Operator
 from nfk.solve.power import Power
 from nfk.solve.sides import CoarseSide, ExampleSide, ParameterSide
-from nfk.spaces import space_for
+from nfk.spaces import Space, space_for
 from nfk.stream import Examples
 
 
@@ -158,6 +158,7 @@ def fit(
     space = space_for(mesh, model.network)
     options = Options(method, engine, side, keep, memory, oversamples, tol, max_steps, space, scratch, basis, search)
     run = _Fit(model, rank, key, options)
+    space.processes.agree(lambda: {"options": _waited_for(checkpoint, save, space)}, first_difference)
     if save is not None:
         space.processes.by_first(lambda: store.check_writable(Path(save)))
     with Checkpoint(checkpoint, space.processes).held() as run.checkpoint:
@@ -171,6 +172,12 @@ def fit(
             raise Interrupted(_interrupted_text(result) + run.checkpoint.how_to_go_on(), result) from None
     _save(run.embedding, save)
     return run.embedding
+
+
+def _waited_for(checkpoint: Any, save: Any, space: Space) -> dict[str, Any]:
+    """What decides where processes wait for one another: where it differs, they would wait for ever."""
+    given = {"checkpoint": checkpoint, "save": save}
+    return {name: "not given" if value is None else "given" for name, value in given.items()} | {"mesh": space.devices}
 
 
 def _save(embedding: Embedding | None, folder: str | Path | None) -> None:

@@ -14,12 +14,14 @@ from nfk.doctor.gradients import Survey, dead_parameters, finite_gradients, stat
 from nfk.doctor.patient import Patient, Sample
 from nfk.model import Model, require_model
 from nfk.planning import Options, Plan, Problem, plan_fit
+from nfk.spaces import space_for
 from nfk.stream import Examples
 
 
 def doctor(
-    model: Model, X: Any, rank: int | float = 128, *, key: int | jax.Array = 0, memory: int | str | None = None
-) -> Diagnosis:
+    model: Model, X: Any, rank: int | float = 128, *, key: int | jax.Array = 0, memory: int | str | None = None,
+    mesh: Any = None,
+) -> Diagnosis:  # fmt: skip
     """What to mend before `nfk.fit(model, X, rank)`: findings with their remedies. `print` the result.
 
     Looks at 32 examples, evenly spread over X (the first ones where X can only be read in order), and takes about a
@@ -31,8 +33,10 @@ def doctor(
         rank: as for `nfk.fit`: the plan is made for it.
         key: a seed or a jax key, as for `nfk.fit`.
         memory: the budget of the fit that is planned.
+        mesh: the devices of the fit that is planned, as for `nfk.fit`.
     """
     require_model(model)
+    options = Options(memory=memory, space=space_for(mesh, model.network))
     examples = Examples(X)
     if len(examples) < 2:
         raise ValueError(f"X holds {len(examples)} examples: pass at least two; is the batch axis missing?")
@@ -41,12 +45,12 @@ def doctor(
     finding, sample = look_at_data(examples, places)
     findings = [finding]
     if sample is not None:
-        findings += _network(model, examples, sample, rank, key, memory)
+        findings += _network(model, examples, sample, rank, key, options)
     return Diagnosis(patient, tuple(findings))
 
 
 def _network(
-    model: Model, examples: Examples, sample: Sample, rank: int | float, key: Any, memory: int | str | None
+    model: Model, examples: Examples, sample: Sample, rank: int | float, key: Any, options: Options
 ) -> list[Finding]:
     try:
         problem = Problem.of(model, examples)
@@ -54,7 +58,7 @@ def _network(
         return [Finding("score", "error", str(error), "call the function on X[0] by hand and mend what it says")]
     shape = "one number" if problem.outputs == 1 else f"{problem.outputs} numbers"
     findings = [Finding("score", "ok", f"{shape} for each example, {problem.parameters:,} parameters")]
-    plan, planned = _planned(problem, rank, memory)
+    plan, planned = _planned(problem, rank, options)
     patient = Patient.of(model, sample, problem, plan, key)
     survey = Survey.of(patient)
     findings += [finite_gradients(patient, survey), determinism(patient)]
@@ -65,10 +69,11 @@ def _network(
     return [*findings, planned]
 
 
-def _planned(problem: Problem, rank: int | float, memory: int | str | None) -> tuple[Plan | None, Finding]:
+def _planned(problem: Problem, rank: int | float, options: Options) -> tuple[Plan | None, Finding]:
     try:
-        plan = plan_fit(problem, rank, Options(memory=memory))
+        plan = plan_fit(problem, rank, options)
     except (MemoryError, ValueError, TypeError) as error:
         what, _, remedy = str(error).partition(": ")
         return None, Finding("plan", "error", what, remedy)
-    return plan, Finding("plan", "ok", "; ".join(filter(None, [plan.brief, problem.note])))
+    devices = options.space.devices and f"on {options.space.devices}"
+    return plan, Finding("plan", "ok", "; ".join(filter(None, [plan.brief, devices, problem.note])))

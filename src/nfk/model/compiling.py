@@ -7,8 +7,8 @@ from functools import cache
 import jax
 
 # Slices and patches compile in half of the time without XLA's fusion emitters and with less optimisation, and run as
-# fast (critic of 613,761 parameters: 1.9 s against 4.0, 4.9 ms an example against 4.8; WRN-16-2: 4.8 s against 7.1, 20.2
-# ms against 19.6). Attention runs slower: it keeps them.
+# fast (critic of 613,761 parameters: 1.9 s against 4.0, 4.9 ms an example against 4.8; WRN-16-2: 4.8 s against 7.1, 20
+# ms against 20). Attention runs slower: it keeps them.
 QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
 ONCE = {**QUICK, "xla_backend_optimization_level": 0}  # for what runs once: compiled in a third of the time
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import jax
@@ -28,7 +29,7 @@ def split_key(key: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         return _of_seed(int(key))[1:]
     if not hasattr(key, "shape"):
         raise TypeError(f"key={key!r} must be a whole number (a seed) or a jax key: key=0, say")
-    return _programs().split(key)[1:]
+    return _split_program()(key)[1:]
 
 
 def seeded(seed: int) -> jax.Array:
@@ -38,19 +39,19 @@ def seeded(seed: int) -> jax.Array:
 
 def _of_seed(seed: int) -> Keys:
     if 0 <= seed <= LARGEST:
-        return _programs().seeded(np.int32(seed))
-    return _programs().split(jax.random.key(seed))
-
-
-class _Programs(NamedTuple):
-    seeded: jax.stages.Wrapped
-    split: jax.stages.Wrapped
+        return _seed_program(jax.config.jax_default_prng_impl)(np.int32(seed))
+    return _split_program()(jax.random.key(seed))
 
 
 @cache
-def _programs() -> _Programs:
-    once = partial(jax.jit, compiler_options=accepted(**ONCE))
-    return _Programs(once(lambda seed: _split(jax.random.key(seed))), once(_split))
+def _seed_program(kind: str) -> Callable[[np.int32], Keys]:
+    """For each kind of generator: a compiled program does not see that another one has become the default."""
+    return jax.jit(lambda seed: _split(jax.random.key(seed, impl=kind)), compiler_options=accepted(**ONCE))
+
+
+@cache
+def _split_program() -> Callable[[jax.Array], Keys]:
+    return jax.jit(_split, compiler_options=accepted(**ONCE))
 
 
 def _split(key: jax.Array) -> Keys:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 from nfk.distributed import Replicas
@@ -63,7 +64,7 @@ class Footprint:
         """Components that are wanted, or reckoned with."""
         return self.target.rank or min(UNKNOWN_RANK, self.problem.smaller)
 
-    @property
+    @cached_property
     def kept(self) -> int:
         """Vectors that a full basis restarts from."""
         return min(self.rank + self.options.oversamples, self.problem.smaller)
@@ -79,13 +80,13 @@ class Footprint:
         """Blocks of the parameters' side, at the stage that has most of them."""
         return max(sum(size for name, size in parts.items() if name.endswith(TALL)) for parts in self.stages())
 
-    @property
+    @cached_property
     def places(self) -> int:
         """Ranges of rows that are worked on at one time: of a mesh, or of processes that have rows of their own."""
         space = self.options.space
         return space.processes.size if isinstance(space.processes, Replicas) else space.parts
 
-    @property
+    @cached_property
     def share(self) -> Problem:
         """What each range of rows has of the problem."""
         return replace(self.problem, examples=-(-self.problem.examples // self.places))

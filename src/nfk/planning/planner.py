@@ -22,6 +22,7 @@ WORTH_MEASURING_SECONDS = 5.0  # from here on the machine's own rates are worth 
 CALL_CHUNK_BYTES = 2**30  # gradients that a call gathers at the most
 CALL_FRESH_BYTES = 2**27  # and no more than these where they are rows enough for a product: fresh pages cost time
 CALL_ROWS = 64  # a product with the basis then takes 1.2 times as long as with 256, and the call 0.86 times (measured)
+CALL_SHARE = 8  # a call of many examples has the time for pages that hold one in so many
 
 
 @dataclass(frozen=True)
@@ -269,7 +270,7 @@ def plan_rows(
     if engine == "products":
         batches = product_batches(p, space, budget, spare, columns)
     else:
-        enough = max(CALL_FRESH_BYTES // p.row_bytes, CALL_ROWS // p.outputs)
+        enough = max(CALL_FRESH_BYTES // p.row_bytes, CALL_ROWS // p.outputs, p.examples // CALL_SHARE)
         most = max(min(enough, CALL_CHUNK_BYTES // p.row_bytes), 1)
         batches = gradient_batches(p, space, budget, spare, chunks=columns > 0)
         batches = replace(batches, chunk=max(min(batches.chunk, most // batches.gradients * batches.gradients),

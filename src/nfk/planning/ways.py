@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from nfk.planning.footprint import Footprint
 from nfk.solve.krylov import PROBES
@@ -20,7 +21,7 @@ PASS_SECONDS = 0.002  # of a pass over nothing
 class Way(Footprint):
     """One way to run one problem: what it holds, and the operations, passes and seconds that it takes."""
 
-    @property
+    @cached_property
     def columns(self) -> float:
         """Columns that all blocks of a search have together, as far as one can tell."""
         wanted = min(expected_columns(self.rank, self.width, self.options.tol), self.problem.smaller)
@@ -36,7 +37,7 @@ class Way(Footprint):
     def tiles(self) -> int:
         return -(-self.share.examples // self.tile) if self.tile else 1
 
-    @property
+    @cached_property
     def sweeps(self) -> float:
         """Expected passes over the rows, without that of the moments."""
         krylov = self.steps + 1 + self.rounded if self.method == "krylov" and self.side == "parameters" else 0
@@ -100,7 +101,7 @@ class Way(Footprint):
     def flops(self) -> float:
         return self.network_flops + self.matrix_flops
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """Expected time, without compilation: what the devices share out, and what each of them waits for."""
         devices = self.places * self.options.space.shards

@@ -186,11 +186,15 @@ class TorchNetwork(Network):
             kept.append(0 if tensor.untyped_storage().data_ptr() in own else tensor.nbytes)
 
         leaves = [tensor.detach().requires_grad_() for tensor in self.chosen]
-        hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda kept: kept)
         arguments = self.example(example, seeded(0))
-        with _Flops() as flops, hooks:
-            self.scores(leaves, *arguments)
-        return Cost(float(flops.total), sum(kept), microbatch=MICROBATCH)
+
+        def work() -> None:
+            kept.clear()
+            with torch.autograd.graph.saved_tensors_hooks(count, lambda kept: kept):
+                self.scores(leaves, *arguments)
+
+        flops = _flops(work)
+        return Cost(flops, sum(kept), microbatch=MICROBATCH)
 
     def result(self, example: Example) -> jax.ShapeDtypeStruct:
         """The shape of the score, after a trial of it and, where it is to be vectorised, of its gradient."""
@@ -246,6 +250,20 @@ class TorchNetwork(Network):
         error, size = (max(float(part.abs().max()) for part in parts)
                        for parts in ([a - b for a, b in pairs], [b for _, b in pairs]))  # fmt: skip
         return error <= AGREEMENT * size
+
+
+def _flops(work: Callable[[], Any]) -> float:
+    """Of the operations that `work` does, by torch's own counter where there are operations of higher order."""
+    try:
+        with _Flops() as counted:
+            work()
+        return float(counted.total)
+    except NotImplementedError:
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False) as counter:
+            work()
+        return float(counter.get_total_flops())
 
 
 class _Flops(TorchDispatchMode):
