@@ -87,7 +87,8 @@ def _parts(embedding: dict) -> str:
     """What a call is made of, in the same unit, where it was measured."""
     unit, parts = embedding["batch_gradient_seconds"], embedding.get("seconds_of_parts", {})
     told = [f"{name} {seconds / unit:.2f}" for name, seconds in parts.items()]
-    return f" ({', '.join(told)}; {embedding['cores']} core)" if told else ""
+    where = " of ".join(filter(None, [f"{embedding['cores']} core", embedding.get("processor")]))
+    return f" ({', '.join(told)}; {embedding['examples']:,} examples, {where})" if told else ""
 
 
 CONTESTS = {

@@ -49,8 +49,8 @@ def disk(results: dict) -> str:
 def large(results: dict) -> str:
     if "rows" not in results:
         return ""
-    names = ("network", "N, k", "basis", "budget", "beyond the start", "on disk", "passes", "worst residual",
-             "processor time")  # fmt: skip
+    names = ("network", "N, k", "basis", "budget", "beyond the start", "whole process", "on disk", "passes",
+             "worst residual", "processor time")  # fmt: skip
     lines = ["`python -m benchmarks.large_basis NAME`:", "", *head(*names)]
     for row in results["rows"].values():
         used = {"gradients": row["gradients_on_disk"], "basis": row["basis_in_memory_maps"]}
@@ -60,6 +60,7 @@ def large(results: dict) -> str:
             f"| {row['parameters']:,} parameters | {row['examples']:,}, {row['rank']} | "
             f"{human(4 * row['parameters'] * row['rank'])} | {row['budget']} | "
             f"{human(row['own_bytes_at_the_peak'] - row['own_bytes_at_the_start'])} | "
+            f"{human(row['own_bytes_at_the_peak'])} | "
             f"{human(row['disk_bytes'])} ({', '.join(where) or 'nothing'}) | {row['passes']} | "
             f"{row['worst_residual']:.0e} | {row['processor_seconds'] / 60:.0f} min{before} |"
         )

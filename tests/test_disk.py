@@ -88,6 +88,7 @@ def test_a_basis_in_memory_maps_gives_the_same(way, model, tmp_path, monkeypatch
         nfk.fit(model, X, 30, memory=least, scratch=False, **options)
     fitted = nfk.fit(model, X, 30, memory=least, scratch=tmp_path, **options)
     assert fitted.plan.way.mapped
+    assert "in memory maps" in str(fitted.plan)
     assert fitted.plan.way.rounded == (way is ROUNDED)
     assert sum(taken) >= 30 * model.layout.size * 4
     np.testing.assert_allclose(fitted.eigenvalues, there.eigenvalues, rtol=1e-4)

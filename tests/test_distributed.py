@@ -106,11 +106,10 @@ def test_disagreements_are_told_in_every_process(tmp_path):
 
 
 def test_a_process_that_dies_ends_the_others_and_is_named(tmp_path):
-    started = time.monotonic()
     done = launch(2, "killed", tmp_path)
+    assert time.time() - float((tmp_path / "killed").read_text()) < 15
     assert done.returncode == 1
     assert "nfk.launch: process 1 of 2 was ended by SIGKILL; the others are ended" in done.stderr
-    assert time.monotonic() - started < 60  # with all that it takes to start
 
 
 def test_the_process_that_is_lost_is_named(monkeypatch):

@@ -201,6 +201,9 @@ def test_processors_are_not_mixed():
     assert "2.5" not in tables.busy(results(slow, measurement("nfk", 5.0, condition="busy")))
     assert "2.0 s" in tables.short(results(fast, slow))
     assert "6.0 s" not in tables.short(results(fast, slow))
+    text = tables.short(results(fast, slow, measurement("matfree", 9.0, processor="Q")))
+    assert "| 6.0 s, 1e-06 | - | matfree: 9.0 s, 1e-06 |" in text, "where most was measured"
+    assert "2.0 s" not in text
     text = tables.summary(results(fast, slow))
     assert text.index("P.**") < text.index("2.0 s") < text.index("Q.**") < text.index("6.0 s")
     records, key = Records(), Key("critic", 64, "fisher", 3, "idle", "P")

@@ -102,6 +102,14 @@ def test_a_fit_of_a_source_is_that_of_the_array(source):
     assert nfk.doctor(MODEL, source, 3).ok
 
 
+def test_a_fit_of_a_memory_map_is_that_of_the_array(tmp_path):
+    np.save(tmp_path / "all.npy", X)
+    mapped = np.load(tmp_path / "all.npy", mmap_mode="r")
+    ours, plain = nfk.fit(MODEL, mapped, 3), nfk.fit(MODEL, X, 3)
+    np.testing.assert_array_equal(ours.left, plain.left)
+    np.testing.assert_array_equal(ours(mapped), plain(X))
+
+
 def test_several_columns_are_a_dict(tmp_path):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq

@@ -59,7 +59,8 @@ def dataset_vector(
 ) -> DatasetVector:
     """The Fisher diagonal of `model` over the examples X. One gradient per example.
 
-    Holds 4 P numbers and two microbatches of gradients, of some megabytes each or of one example. The expectation is
+    Holds 4 P numbers, up to 8 rows of P (at most 32 MB) and two microbatches of gradients, of some megabytes each or of
+    one example. The expectation is
     over X whatever the model says, since X is what is described.
 
     Args:

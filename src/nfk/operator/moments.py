@@ -95,7 +95,8 @@ class Observer(Protocol):
 
 
 def estimate(stream: GradientStream, model: Model, observers: Sequence[Observer] = ()) -> Moments:
-    """One pass of per-example gradients over the examples. Holds 4 P numbers and one microbatch of rows.
+    """One pass of per-example gradients over the examples. Holds 4 P numbers, one microbatch of rows, and
+    8 rows of small microbatches (at most 32 MB).
 
     `observers` see the raw gradients as they pass.
     """

@@ -15,6 +15,7 @@ from nfk.planning.problem import Problem, Target
 from nfk.planning.rates import TYPICAL, Rates, measured
 from nfk.planning.ways import Way
 from nfk.spaces import Space
+from nfk.spaces.tally import rows_gathered
 
 CLOSE = 4.0  # engines whose estimates differ by less are timed
 WORTH_TIMING_SECONDS = 10.0
@@ -262,6 +263,8 @@ def plan_rows(
     budget, p = parse_memory(memory, space.free_bytes), p.on(space)
     parts = {"mean and scale": 4 * p.column_bytes, "the result": 2 * p.rows * columns * p.itemsize}
     parts[RUNTIME] = p.runtime_bytes
+    if not columns:
+        parts["rows that the moments take in together"] = rows_gathered(p.column_bytes) * p.column_bytes
     if space.parts > 1:
         parts["the basis, gathered"] = columns * p.column_bytes // space.shards
     if engine == "products":

@@ -44,13 +44,16 @@ class HostTally(Tally):
         self._count, self._places = 0, layout.places
         self._mean, self._squares = (np.zeros(layout.size, layout.dtype) for _ in range(2))
         self._room, self._gathered, self._filled = rows_gathered(layout.size * self._mean.itemsize), self._mean[:0], 0
+        self._gathers: bool | None = None  # the first microbatch decides: the last one may be a small rest
 
     def add(self, leaves: Leaves, count: int, unit: float) -> Float[np.ndarray, " n"]:
         slabs = [
             (part, place) for leaf, whole in zip(leaves, self._places, strict=True)
             for part, place in _slabs(_joined(leaf)[:count], whole.start)
         ]  # fmt: skip
-        if 2 * count > self._room:
+        if self._gathers is None:
+            self._gathers = 2 * count <= self._room
+        if not self._gathers or count > self._room:
             return self._merged(slabs, count, unit)
         if not self._gathered.size:
             self._gathered = np.empty((self._room, len(self._mean)), self._mean.dtype)
