@@ -8,6 +8,7 @@ GFLOP/s of processor time, the best of three, everything compiled; and what a gi
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import tyro
 
 from benchmarks.peers.machine import facts as machine
+from benchmarks.peers.machine import processor
 from benchmarks.printed import environment, printed
 from nfk.layout import Layout
 from nfk.planning.rates import kernels
@@ -48,14 +50,13 @@ def main(examples: int = 1024, parameters: int = 613_761, output: Path | None = 
     for start in range(0, examples, BATCH):
         halves.write(start, [V[start : start + BATCH]], len(V[start : start + BATCH]))
     rows = [row(V, halves, width, rng) for width in WIDTHS]
-    printed(
-        {
-            "environment": environment(SEED, "jax", "numpy") | machine() | {"kernels": kernels()},
-            "examples": examples, "parameters": parameters, "seconds_of_a_fresh_gigabyte": touched,
-            "square": rate(lambda: square @ square, 2.0 * SQUARE**3), "rows": rows,
-        },
-        output,
-    )  # fmt: skip
+    before = json.loads(output.read_text()) if output and output.exists() else {}
+    found = {
+        "environment": environment(SEED, "jax", "numpy") | machine() | {"kernels": kernels()},
+        "examples": examples, "parameters": parameters, "seconds_of_a_fresh_gigabyte": touched,
+        "square": rate(lambda: square @ square, 2.0 * SQUARE**3), "rows": rows,
+    }  # fmt: skip
+    printed({**before, processor(): found}, output)
 
 
 def row(V: np.ndarray, halves: Halves, width: int, rng: np.random.Generator) -> dict[str, Any]:

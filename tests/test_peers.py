@@ -292,6 +292,16 @@ def test_the_history_on_disk_is_that_of_the_command():
             assert entry.keys() >= {"version", "date", "rounds", "processor", "ratios"}
 
 
+def test_memory_is_touched_before_a_contestant_where_that_is_asked_for(monkeypatch):
+    running.touch(2**20)  # a real process
+    asked = []
+    monkeypatch.setattr(running.subprocess, "run", lambda command, **_: asked.append(command[-1]))
+    running.touch(0)
+    running.touch(12_000_000_000)
+    assert len(asked) == 1
+    assert "12000000000" in asked[0]
+
+
 def test_the_script_projects_what_is_over_its_budget(monkeypatch):
     from dataclasses import replace
 

@@ -39,6 +39,8 @@ class Run:
         budget_seconds: a contestant that needs more is stopped and reported as over it.
         pin: one core, with one thread each.
         busy: a spinning process on every core beside the contestants.
+        touch_gigabytes: of memory that are touched before each contestant, so that none pays for what a host is slow to
+            hand out: more than any of them needs.
         probe: also embed 1,000 test images and read their labels with a linear probe (lenet5 and wrn-16-2).
         reference: compare with eigenvalues in float64, which for many examples take longer than the contestants.
         resume: keep what the output holds already and go on.
@@ -54,6 +56,7 @@ class Run:
     budget_seconds: float = 600.0
     pin: int | None = None
     busy: bool = False
+    touch_gigabytes: float = 0.0
     probe: bool = False
     reference: bool = True
     resume: bool = False
@@ -117,10 +120,14 @@ def compare(options: Run, key: Key, names: list[str], records: Records) -> None:
             base, _, setting = name.partition("@")
             path = _with_setting(job, Path(folder), float(setting)) if setting else plain
             embeddings = Path(folder) / "embeddings.npz" if options.probe and REGISTRY[base].embeds else None
+            running.touch(int(1e9 * options.touch_gigabytes))
             found = running.measure(
                 base, path, options.budget_seconds, options.condition, options.environments, embeddings
             )
-            facts = {"parameters": job.parameters, "budget_seconds": options.budget_seconds}
+            facts = {
+                "parameters": job.parameters, "budget_seconds": options.budget_seconds,
+                "touched_gigabytes": options.touch_gigabytes,
+            }  # fmt: skip
             if found["status"] == "done" and embeddings is not None:
                 facts["probe"] = probing.accuracy(embeddings, labels)
             records.add(key, name, number, found, reference, facts)
