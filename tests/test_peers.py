@@ -239,10 +239,24 @@ def test_records_resume_and_do_not_retry_what_was_over_the_budget(tmp_path):
     assert back == records
     assert back.has(key, "nfk", 0)
     assert not back.has(key, "nfk", 1)
-    larger = replace(key, examples=128)
-    assert back.is_over(larger, "script")
-    assert not back.is_over(larger, "nfk")
-    assert not back.is_over(replace(key, rank=1), "script")
+    assert back.is_over(key, "script")
+    assert not back.is_over(key, "nfk")
+    assert not back.is_over(replace(key, examples=128), "script")
+
+
+def test_what_a_larger_job_takes_at_the_least_follows_from_a_smaller_one():
+    records, key = Records(), Key("critic", 64, "fisher", 3, "idle", "P")
+    facts, larger = {"budget_seconds": 100.0}, replace(key, examples=128, rank=4)
+    records.add(key, "script", 0, {"status": "over budget"}, None, facts)
+    records.add(key, "paper", 0, {"projected_seconds": 60.0}, None, facts)
+    records.add(key, "nfk", 0, {"status": "done", "seconds": 99.0}, None, facts)
+    assert records.least(larger, "script", 100.0)["status"] == "over budget"
+    assert records.least(larger, "script", 1000.0) is None, "a larger budget was not tried"
+    assert records.least(larger, "paper", 100.0)["projected_seconds"] == 120
+    assert records.least(larger, "paper", 200.0) is None
+    assert records.least(larger, "nfk", 100.0) is None
+    for other in (replace(larger, network="lenet5"), replace(key, examples=32), replace(key, rank=2), key):
+        assert records.least(other, "script", 100.0) is None
 
 
 def test_a_contestant_over_its_budget_is_stopped_and_one_that_fails_is_reported(monkeypatch):

@@ -105,6 +105,13 @@ def by_kernel(names: list[str]) -> dict[str, list[str]]:
 def compare(options: Run, key: Key, names: list[str], records: Records) -> None:
     """All rounds of one job, the contestants in turn; what was measured already is left alone."""
     todo = [(number, name) for number in range(options.rounds) for name in names if not records.has(key, name, number)]
+    follows = {name: records.least(key, name, options.budget_seconds) for _, name in todo}
+    for name, found in follows.items():
+        if found is not None and not records.of(key, name):
+            facts = {"parameters": making.parameters(key.network), "budget_seconds": options.budget_seconds}
+            records.add(key, name, 0, found, None, facts)
+    todo = [(number, name) for number, name in todo if not records.is_over(key, name)]
+    records.write(options.output)
     if not todo:
         return
     settings = {"kernel": key.kernel, "rank": key.rank, "budget_seconds": options.budget_seconds}

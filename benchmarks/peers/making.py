@@ -43,12 +43,11 @@ def make(name: str, count: int, settings: dict[str, Any], labelled: bool = False
     examples, labels = network.examples("train")
     if count > len(examples) - SAMPLES:
         raise ValueError(f"{name} has {len(examples) - SAMPLES:,} examples: lower --sizes from {count:,}")
-    is_buffer = lambda key: "running_" in key or "num_batches" in key  # noqa: E731
     kept = {key: tensor for key, tensor in tensors.items() if not key.endswith("num_batches_tracked")}
     job = Job(
         Settings(network=name, family=network.family, centred=network.centred, **settings),
-        weights={key: tensor for key, tensor in kept.items() if not is_buffer(key)},
-        buffers={key: tensor for key, tensor in kept.items() if is_buffer(key)},
+        weights={key: tensor for key, tensor in kept.items() if not _is_buffer(key)},
+        buffers={key: tensor for key, tensor in kept.items() if _is_buffer(key)},
         examples=examples[:count],
         samples=examples[-SAMPLES:] if network.sampled else None,
         new_examples=network.examples("test")[0][:NEW] if labelled else None,
@@ -56,6 +55,15 @@ def make(name: str, count: int, settings: dict[str, Any], labelled: bool = False
     if not labelled:
         return job, {}
     return job, {"train": labels[:count], "test": network.examples("test")[1][:NEW]}
+
+
+def parameters(name: str) -> int:
+    """Numbers that are differentiated."""
+    return sum(tensor.size for key, tensor in NETWORKS[name].weights().items() if not _is_buffer(key))
+
+
+def _is_buffer(key: str) -> bool:
+    return "running_" in key or "num_batches" in key
 
 
 # --- weights

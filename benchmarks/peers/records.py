@@ -58,14 +58,30 @@ class Records:
         return [row for row in self.rows if all(row[name] == value for name, value in wanted.items())]
 
     def is_over(self, key: Key, contestant: str) -> bool:
-        """Whether it was over the budget, or failed, or was projected: not tried again, nor at a larger N if over."""
-        same = [
+        """Whether it was over the budget, or failed, or was projected: not tried again."""
+        return any(row["status"] != "done" for row in self.of(key, contestant))
+
+    def least(self, key: Key, contestant: str, budget: float) -> dict[str, Any] | None:
+        """What follows from a job with fewer examples or components, where that was over the budget or projected.
+
+        Nobody's work grows slower than the number of examples, so a projection does neither.
+        """
+        same = ("network", "kernel", "condition", "processor")
+        smaller = [
             row for row in self.rows
-            if row["contestant"] == contestant
-            and all(row[name] == getattr(key, name) for name in ("network", "kernel", "rank", "condition", "processor"))
+            if row["contestant"] == contestant and all(row[name] == getattr(key, name) for name in same)
+            and (row["examples"], row["rank"]) != (key.examples, key.rank)
+            and row["examples"] <= key.examples and row["rank"] <= key.rank
         ]  # fmt: skip
-        here = any(row["status"] != "done" for row in same if row["examples"] == key.examples)
-        return here or any(row["status"] == "over budget" for row in same if row["examples"] < key.examples)
+        for row in sorted(smaller, key=lambda row: (-row["examples"], -row["rank"])):
+            facts = {"facts": {"follows_from": {"examples": row["examples"], "rank": row["rank"]}}}
+            if row["status"] == "over budget" and row["budget_seconds"] >= budget:
+                return {"status": "over budget", **facts}
+            if row["status"] == "projected":
+                seconds = row["projected_seconds"] * key.examples / row["examples"]
+                if seconds > budget:
+                    return {"status": "projected", "projected_seconds": seconds, **facts}
+        return None
 
     def add(
         self,
