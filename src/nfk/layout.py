@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -134,3 +134,9 @@ def _as_predicate(parameters: PathFilter) -> Callable[[str], bool]:
         return parameters
     patterns = [parameters] if isinstance(parameters, str) else list(parameters)
     return lambda path: any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def normalised(leaves: Iterable, mean: Iterable, scale: Iterable) -> list:
+    """(row - mean) * scale for rows of gradients, leaf by leaf; a leaf is an array (rows, size) or a list of such."""
+    triples = zip(leaves, mean, scale, strict=True)
+    return [[(part - z) * s for part in leaf] if isinstance(leaf, list) else (leaf - z) * s for leaf, z, s in triples]

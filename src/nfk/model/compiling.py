@@ -10,6 +10,11 @@ import jax
 # fast (critic of 613,761 parameters: 1.9 s against 4.0, 4.9 ms an example against 4.8; WRN-16-2: 4.8 s against 7.1, 20
 # ms against 20). Attention runs slower: it keeps them.
 QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+# By how examples are batched. Of a transformer and a few dense networks, nothing but the compilation was slower at the
+# default level (1.2 s against 1.1).
+EFFORT: dict[str, dict[str, bool | int]] = {
+    "vmap": {"xla_backend_optimization_level": 1}, "unrolled": {}, "patches": QUICK
+}  # fmt: skip
 ONCE = {**QUICK, "xla_backend_optimization_level": 0}  # for what runs once: compiled in a third of the time
 
 

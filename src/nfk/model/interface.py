@@ -76,6 +76,7 @@ class Differentiator(ABC):
     layout: Layout
     outputs: int
     writes: ClassVar[bool] = False  # whether it has `rows_into`
+    raw: bool = False  # whether it gives `gradients` on the host, for whoever keeps them to normalise on the way
 
     @abstractmethod
     def rows(self, mean: list, scale: list, batch: Batch) -> Rows:
@@ -83,6 +84,10 @@ class Differentiator(ABC):
 
         The arrays may be used again by the next call but one.
         """
+
+    def gradients(self, batch: Batch) -> Rows:
+        """g(x) for a batch, leaf by leaf."""
+        raise NotImplementedError
 
     def rows_into(self, place: Float[Any, "rows P"], mean: list, scale: list, batch: Batch) -> None:
         """The same rows, written into memory of the host, or into the `room` of a space of the network's own."""

@@ -69,8 +69,11 @@ class GradientStream:
         """All raw gradients once, or those of the first `stop` examples of every range: `(begin, end, leaves)` for
         examples begin:end; further rows are padding."""
         self.begin_pass()
-        zero, one = np.zeros(self.layout.size, self.layout.dtype), np.ones(self.layout.size, self.layout.dtype)
         last = self.ranges.each if stop is None else min(stop, self.ranges.each)
+        if self.differentiator.raw:
+            yield from self.batches(self.differentiator.gradients, self.microbatch, 0, last)
+            return
+        zero, one = np.zeros(self.layout.size, self.layout.dtype), np.ones(self.layout.size, self.layout.dtype)
         yield from self.microbatches(self.pieces(zero), self.pieces(one), 0, last)
 
     def microbatches(
@@ -81,6 +84,12 @@ class GradientStream:
 
     def write(self, store: Store, base: int, mean: list, scale: list, start: int, stop: int) -> None:
         """s * (g(x) - z) for examples start:stop into rows of `store` from `base` on, without a copy if both can."""
+        if self.differentiator.raw:
+            for begin, end, leaves in self.batches(self.differentiator.gradients, self.microbatch, start, stop):
+                first, count = base + (begin - start) * self.outputs, (end - begin) * self.outputs
+                store.write_normalised(first, leaves, count, mean, scale)
+                del leaves  # before the next microbatch is begun: the plan counts two of them
+            return
         if not self.differentiator.writes or store.room(base, self.outputs) is None:
             for begin, end, leaves in self.microbatches(mean, scale, start, stop):
                 store.write(base + (begin - start) * self.outputs, leaves, (end - begin) * self.outputs)
@@ -93,8 +102,9 @@ class GradientStream:
             store.settle(first, count)
 
     def pieces(self, vector: np.ndarray) -> list:
-        """A vector of length P cut into leaves, where the derivatives are computed."""
-        return [self.space.lend(piece) for piece in self.layout.pieces(vector)]
+        """A vector of length P cut into leaves, where rows are normalised."""
+        pieces = self.layout.pieces(vector)
+        return list(pieces) if self.differentiator.raw else [self.space.lend(piece) for piece in pieces]
 
     def check_finite(self, norms: np.ndarray, rows: slice | None = None) -> None:
         """Every gradient is finite, or the error names the first example whose is not: of some rows of every range, or

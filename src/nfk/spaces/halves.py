@@ -75,6 +75,10 @@ class Halves(Store):
         self._staged(count).write(0, leaves, count)
         self.settle(first, count)
 
+    def write_normalised(self, first: int, leaves: Leaves, count: int, mean: list, scale: list) -> None:
+        self._staged(count).write_normalised(0, leaves, count, mean, scale)
+        self.settle(first, count)
+
     def room(self, first: int, count: int) -> np.ndarray:
         return self._staged(count).array[:count]
 

@@ -8,7 +8,7 @@ How a sum is cut depends on the shapes alone, so its result does not depend on t
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from nfk.spaces.space import SLAB, Block, Leaves, Small, Space, Store, normals
 from nfk.spaces.tally import HostTally, largest
 
 ROWS_IN_CACHE = 64
+CACHE = 2**18  # bytes of rows that are normalised at once
 LARGE = 64 * 2**20
 WIDE_SLAB = 4 * SLAB  # of a large small matrix, whose own size costs as much as a slab's products
 TILE = 1024  # columns of a small matrix that one worker sums up
@@ -223,12 +224,21 @@ class HostStore(Store):
     places: Sequence[slice]
 
     def write(self, first: int, leaves: Leaves, count: int) -> None:
-        for place, leaf in zip(self.places, leaves, strict=True):
+        for target, rows, _ in self._targets(first, leaves, count):
+            target[:] = rows
+
+    def write_normalised(self, first: int, leaves: Leaves, count: int, mean: list, scale: list) -> None:
+        for target, rows, leaf in self._targets(first, leaves, count):
+            shift_into(target, rows, mean[leaf], scale[leaf])
+
+    def _targets(self, first: int, leaves: Leaves, count: int) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+        """Places of the array, the gradients that go there, and of which leaf they are."""
+        for number, (place, leaf) in enumerate(zip(self.places, leaves, strict=True)):
             row, last = first, first + count
             for part in leaf if isinstance(leaf, (list, tuple)) else [leaf]:
                 if row < last:
                     end = min(row + part.shape[0], last)
-                    self.array[row:end, place] = np.asarray(part)[: end - row]
+                    yield self.array[row:end, place], np.asarray(part)[: end - row], number
                     row = end
 
     def room(self, first: int, count: int) -> np.ndarray:
@@ -256,6 +266,15 @@ def shift_rows(array: Float[np.ndarray, "n P"], mean: np.ndarray, scale: np.ndar
         rows *= scale
 
     each(shift, _pieces(len(array), ROWS_IN_CACHE))
+
+
+def shift_into(target: np.ndarray, rows: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> None:
+    """(row - mean) * scale for every row, slabs of columns that are in the cache at the second step."""
+    width = max(CACHE // (len(rows) * rows.itemsize), ROWS_IN_CACHE)
+    for start in range(0, rows.shape[1], width):
+        columns = slice(start, start + width)
+        np.subtract(rows[:, columns], mean[columns], out=target[:, columns])
+        target[:, columns] *= scale[columns]
 
 
 def fresh(shape: tuple[int, ...], dtype: np.dtype, zeros: bool = False) -> np.ndarray:

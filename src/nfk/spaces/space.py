@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from nfk.distributed import ALONE, Processes
-from nfk.layout import Layout
+from nfk.layout import Layout, normalised
 from nfk.ranges import Ranges
 
 if TYPE_CHECKING:
@@ -279,6 +279,10 @@ class Store(ABC):
     @abstractmethod
     def write(self, first: int, leaves: Leaves, count: int) -> None:
         """Rows first:first + count from gradients leaf by leaf; further rows of theirs are padding."""
+
+    def write_normalised(self, first: int, leaves: Leaves, count: int, mean: list, scale: list) -> None:
+        """(row - mean) * scale from raw gradients, with mean and scale leaf by leaf as well."""
+        self.write(first, normalised(leaves, mean, scale), count)
 
     def room(self, first: int, count: int) -> Any:
         """Rows first:first + count as memory that derivatives can be written into in place of `write`, where there is

@@ -66,27 +66,31 @@ class HostTally(Tally):
     def _gather(self, rows: np.ndarray, place: slice, unit: float) -> Float[np.ndarray, " n"]:
         into = self._gathered[self._filled : self._filled + len(rows), place]
         np.multiply(rows, rows.dtype.type(unit), out=into)
-        return np.einsum("ij,ij->i", into, into)
+        return np.vecdot(into, into)
 
     def _flush(self) -> None:
         rows, self._filled = self._gathered[: self._filled], 0
-        self._merged(list(_slabs(rows, 0)), len(rows), 1.0)
+        each(lambda slab: self._merge(*slab), list(_slabs(rows, 0)))
+        self._count += len(rows)
 
     def _merged(self, slabs: list, count: int, unit: float) -> Float[np.ndarray, " n"]:
-        lengths = each(lambda slab: self._merge(*slab, unit), slabs)
+        lengths = each(lambda slab: self._measured(*slab, unit), slabs)
         self._count += count
         return np.asarray(np.sum(lengths, axis=0, dtype=np.float64))
 
-    def _merge(self, rows: np.ndarray, place: slice, unit: float) -> Float[np.ndarray, " n"]:
+    def _measured(self, rows: np.ndarray, place: slice, unit: float) -> Float[np.ndarray, " n"]:
         rows = rows if unit == 1 else rows * rows.dtype.type(unit)
-        mean, squares = self._mean[place], self._squares[place]
-        share = rows.dtype.type(len(rows) / (self._count + len(rows)))
-        part = rows.mean(axis=0)
+        self._merge(rows, place)
+        return np.vecdot(rows, rows)
+
+    def _merge(self, rows: np.ndarray, place: slice) -> None:
+        mean, squares, number = self._mean[place], self._squares[place], rows.dtype.type
+        share = number(len(rows) / (self._count + len(rows)))
+        part = np.ones(len(rows), rows.dtype) @ rows / number(len(rows))
         shift, deviations = part - mean, rows - part
         mean += shift * share
         squares += np.einsum("ij,ij->j", deviations, deviations)
-        squares += shift**2 * rows.dtype.type(self._count * share)
-        return np.einsum("ij,ij->i", rows, rows)
+        squares += shift**2 * number(self._count * share)
 
     def result(self) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"], int]:
         if self._filled:
