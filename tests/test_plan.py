@@ -23,7 +23,7 @@ from nfk.planning import Batches, Options, Problem, Target, plan_fit
 from nfk.planning.batches import MICROBATCH_BYTES, network_bytes
 from nfk.planning.footprint import RUNTIME
 from nfk.planning.listing import ways
-from nfk.planning.rates import TYPICAL
+from nfk.planning.rates import TYPICAL, rising
 from nfk.progress import Reporter
 from nfk.stream import Examples
 
@@ -233,6 +233,10 @@ def test_tiles_end_where_microbatches_do():
         seen.add((tile, size))
     assert len(seen) > 3
     assert max(size for _, size in seen) > 1
+
+
+def test_one_disturbed_measurement_does_not_make_wide_blocks_look_slow():
+    assert rising([20e9, 22e9, 75e9, 24e9, 170e9]) == (20e9, 22e9, 75e9, 75e9, 170e9)
 
 
 def test_a_plan_tells_its_time():

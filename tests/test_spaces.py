@@ -8,7 +8,7 @@ import pytest
 
 from nfk.layout import Layout
 from nfk.ranges import Ranges
-from nfk.spaces import HOST, Mapped, Mesh, Scratch, normals, orthonormalise, project_out
+from nfk.spaces import HOST, Halves, Mapped, Mesh, Scratch, host, normals, orthonormalise, project_out
 from nfk.spaces.space import SLAB
 
 ROWS = 2 * SLAB + 77  # some slabs and a part of one
@@ -190,6 +190,24 @@ def test_gradients_are_stored_leaf_by_leaf_and_padding_is_dropped(space):
     mean, scale = block(1, 5, rows=7)[:, 0], block(1, 6, rows=7)[:, 0]
     store.normalise(mean, scale)
     near(space.get(store.block(slice(0, 10))), (rows - mean) * scale)
+
+
+@pytest.mark.parametrize("kind", ["host", "halves", "device"])
+def test_raw_gradients_are_normalised_on_the_way_to_their_place(kind, monkeypatch):
+    """Slab by slab, leaf by leaf or one array for every example; padding is dropped."""
+    monkeypatch.setattr(host, "CACHE", 0)  # slabs of 64 columns
+    layout = Layout.of({"a": np.zeros((20, 10), np.float32), "b": np.zeros(3, np.float32)})
+    rows, mean, scale = (block(203, seed, rows=count) for seed, count in ((0, 10), (1, 1), (2, 1)))
+    mean, scale = (layout.pieces(vector[0]) for vector in (mean, scale))
+    space = Mesh.of(jax.devices()[:1]) if kind == "device" else HOST
+    store = Halves(10, layout) if kind == "halves" else space.store(10, layout)
+    for first, count in ((0, 4), (4, 4), (8, 2)):
+        part = np.vstack([rows[first : first + count], np.full((4 - count, 203), 99, np.float32)])
+        leaves = layout.pieces(part)
+        if first == 4:
+            leaves = [[leaf[i : i + 1] for i in range(4)] for leaf in leaves]
+        store.write_normalised(first, jax.tree.map(space.lend, leaves), count, mean, scale)
+    near(space.get(store.block(slice(0, 10))), (rows - np.concatenate(mean)) * np.concatenate(scale))
 
 
 @pytest.mark.parametrize("layout", ["C", "F", "sliced"])

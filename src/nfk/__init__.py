@@ -26,7 +26,7 @@ __all__ = [
     "langevin", "load", "merge", "network", "plan", "vae",
 ]  # fmt: skip
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 
 LATER = ("figures", "report", "sklearn", "tasks", "torch")
 
