@@ -7,7 +7,7 @@ import pytest
 from nfk.model import seeded, split_key
 
 
-@pytest.mark.parametrize("seed", [0, 7, np.int64(3), 2**31 - 1, 2**31, 2**40, -2])
+@pytest.mark.parametrize("seed", [0, 1, 7, 123456789, np.int64(3), 2**31 - 1, 2**31, 2**40, -2])
 @pytest.mark.parametrize("kind", ["rbg", "unsafe_rbg"])
 def test_a_seed_and_its_key_are_split_alike(seed, kind):
     """And as jax itself splits them, by whichever generator is the default now: saved fits rest on it."""
@@ -28,3 +28,8 @@ def check_split(seed):
     whole = jax.random.key(int(seed))
     assert jax.random.key_impl(seeded(int(seed))) == jax.random.key_impl(whole)
     np.testing.assert_array_equal(jax.random.key_data(seeded(int(seed))), jax.random.key_data(whole))
+
+
+def test_a_seed_needs_no_program(monkeypatch):
+    monkeypatch.setattr(jax, "jit", None)
+    assert len(split_key(11)) == 3
