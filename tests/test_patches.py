@@ -9,8 +9,8 @@ import pytest
 from jax import lax
 
 import nfk
-from nfk.model import compiling
-from nfk.model.patches import patch_bytes, with_patches
+from nfk.model import compiling, dense
+from nfk.model.patches import patch_bytes, with_patches, with_products
 
 in_float64 = pytest.mark.parametrize("dtype", ["float64"], indirect=True)
 CHANNELS_LAST, CHANNELS_FIRST = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
@@ -56,7 +56,11 @@ def primitives_in(function, *arguments):
     ("numbers", "dtype"), [(CHANNELS_LAST, "float32"), (CHANNELS_FIRST, "float64")], indirect=["dtype"]
 )
 @pytest.mark.parametrize("name", PLANE)
-def test_every_kind_of_convolution_keeps_its_gradient(name, numbers, dtype):
+@pytest.mark.parametrize("as_products", [False, True])
+def test_every_kind_of_convolution_keeps_its_gradient(name, as_products, numbers, dtype, monkeypatch):
+    if as_products:
+        monkeypatch.setattr(dense, "LARGE", 0)
+        monkeypatch.setattr(dense, "FEW", 0)
     window, strides, padding, spread, dilation = PLANE[name]
     x, w = draw(2, 7, 8, 3, dtype=dtype), draw(*window, 3, 5, dtype=dtype)
     if numbers is CHANNELS_FIRST:
@@ -65,12 +69,37 @@ def test_every_kind_of_convolution_keeps_its_gradient(name, numbers, dtype):
     def score(x, w):
         return jnp.sin(lax.conv_general_dilated(x[None], w, strides, padding, spread, dilation, numbers)).sum()
 
-    assert "custom_vjp" in primitives_in(with_patches(score), x[0], w)
+    program = primitives_in(with_patches(score), x[0], w)
+    assert "custom_vjp" in program
+    assert ("dot_general" in program) == (as_products and max(spread) == 1)
     assert_same_gradient(score, x, w)
 
 
+def test_many_weights_at_few_positions_are_products_and_others_are_not():
+    """In a batch and for examples written out one after another."""
+
+    def score(x, w):
+        return jnp.sin(lax.conv_general_dilated(x[None], w, (1, 1), "SAME", dimension_numbers=CHANNELS_LAST)).sum()
+
+    for pixels, features, channels, expected in ((4, 256, 256, True), (16, 256, 256, False), (4, 256, 16, False)):
+        x, w = np.zeros((pixels, pixels, channels), np.float32), np.zeros((3, 3, channels, features), np.float32)
+        for rewrite in (with_patches, with_products):
+            assert ("dot_general" in primitives_in(rewrite(score), x, w)) == expected
+    model = nfk.energy(lambda w, x: score(x, w), draw(3, 3, 256, 256, dtype=np.float32))
+    X = draw(3, 4, 4, 256, dtype=np.float32)
+    expected = nfk.kernel.gradients(model, X, jax.random.key(0))
+    for batching in ("unrolled", "patches"):
+        found = model.network.differentiate(jax.random.key(0), 1, batching).gradients(X)[0]
+        np.testing.assert_allclose(np.vstack(found), expected, atol=1e-4 * np.abs(expected).max())
+
+
 @in_float64
-def test_one_and_three_dimensions(dtype):
+@pytest.mark.parametrize("as_products", [False, True])
+def test_one_and_three_dimensions(dtype, as_products, monkeypatch):
+    if as_products:
+        monkeypatch.setattr(dense, "LARGE", 0)
+        monkeypatch.setattr(dense, "FEW", 0)
+
     def line(x, w):
         return jnp.sin(lax.conv_general_dilated(x[None], w, (2,), "SAME", (1,), (1,), LINES)).sum()
 
@@ -165,8 +194,8 @@ def test_only_vmap_makes_convolutions_with_groups():
     params = {"w": draw(3, 3, 2, 4, dtype="float32")}
     numbers = dict(window_strides=(1, 1), padding="SAME", dimension_numbers=CHANNELS_LAST)
     model = nfk.energy(lambda p, x: lax.conv_general_dilated(x[None], p["w"], **numbers).sum() ** 2, params)
-    same = (*model.network._leaves(), jax.random.key(0), [np.zeros(72, "float32")], [np.ones(72, "float32")])
+    same = (*model.network._leaves(), jax.random.key(0))
     for way, grouped in (("vmap", True), ("patches", False)):
-        program = model.network._functions.own_rows[way].lower(1, *same, draw(5, 6, 6, 2, dtype="float32")).as_text()
+        program = model.network._functions.gradients[way].lower(1, *same, draw(5, 6, 6, 2, dtype="float32")).as_text()
         groups = {int(count) for count in re.findall(r"_group_count = (\d+)", program)}
         assert (groups > {1}) == grouped, groups

@@ -22,7 +22,7 @@ from nfk.model.compiling import EFFORT, ONCE, accepted
 from nfk.model.factors import layers_of, split_gradients
 from nfk.model.fingerprint import fingerprint
 from nfk.model.interface import Batch, Batching, Cost, Differentiator, Example, Network, Params, Place, Rows
-from nfk.model.patches import with_patches
+from nfk.model.patches import with_patches, with_products
 from nfk.model.program import flat
 from nfk.model.tracing import cost_of
 
@@ -254,7 +254,8 @@ class Functions:
         *same, batch = arguments
         size = len(jax.tree.leaves(batch)[0])
         examples = [jax.tree.map(lambda leaf, i=i: leaf[i], batch) for i in range(size)]
-        parts = [self._example_rows(self._evaluate, outputs, *same, example) for example in examples]
+        evaluate = with_products(self._evaluate)
+        parts = [self._example_rows(evaluate, outputs, *same, example) for example in examples]
         return [list(leaves) for leaves in zip(*parts, strict=True)]
 
     def _factors(self, outputs: int, chosen: list, others: list, key: jax.Array, batch: Batch) -> tuple[dict, list]:

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nfk.model.dense import by_products
 from nfk.model.program import Computation, Jaxpr, JaxprEqn, array_of, as_it_stands, equations, rewritten
 
 MANY = 16  # offsets of a window
@@ -27,7 +28,12 @@ MANY = 16  # offsets of a window
 
 def with_patches(function: Callable) -> Callable:
     """The same function with the same gradient; its convolutions have derivatives in their weights by patches."""
-    return rewritten(function, _by_patches)
+    return rewritten(function, lambda equation: by_products(equation) or _by_patches(equation))
+
+
+def with_products(function: Callable) -> Callable:
+    """The same function with the same gradient; its convolutions of many weights and few positions are products."""
+    return rewritten(function, by_products)
 
 
 def patch_bytes(program: Jaxpr) -> int:
