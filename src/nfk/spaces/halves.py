@@ -19,12 +19,14 @@ import numpy as np
 from jaxtyping import Float
 
 from nfk.layout import Layout
-from nfk.spaces.host import BFLOAT16, HostStore, fresh, pages
+from nfk.spaces.host import BFLOAT16, CACHE, HostStore, fresh, pages
+from nfk.spaces.pool import each
 from nfk.spaces.space import Leaves, Store
 
 SLAB_BYTES = 2**24  # of a slab in float32: past twice as much, the C library asks for fresh pages every time
 WIDTHS = 64, 2**16  # parameters of a slab, least and most; halves begin where XLA takes them without a copy
 BITS = 16
+ROUNDING = np.uint32(1 << BITS - 1)
 
 
 @dataclass(frozen=True)
@@ -84,25 +86,33 @@ class Halves(Store):
 
     def settle(self, first: int, count: int) -> None:
         assert self._stage is not None
-        high, low, squares = _split(_lent(self._stage.array))
-        rows = slice(first, first + count)
-        self._put(self._high, rows, np.asarray(high)[:count])
-        self._put(self._low, rows, np.asarray(low)[:count])
-        self.squares[rows] = np.asarray(squares)[:count]
+        numbers, rows = self._stage.array[:count], slice(first, first + count)
+        self.squares[rows] = np.sum(each(lambda slabs: self._take_apart(numbers, rows, slabs), self._groups(count)), 0)
+
+    def _groups(self, count: int) -> list[slice]:
+        """Slabs whose parts of so many rows stay in the cache together. The last slab, which may be narrower, is alone."""
+        last, most = len(self._high) - 1, max(CACHE // (4 * count * self._width), 1)
+        return [slice(start, min(start + most, last)) for start in range(0, last, most)] + [slice(last, last + 1)]
+
+    def _take_apart(self, numbers: Float[np.ndarray, "n P"], rows: slice, slabs: slice) -> Float[np.ndarray, " n"]:
+        """The upper 16 bits of numbers, rounded, and the lower ones, into some slabs; what these add to the lengths.
+
+        By numpy, in the cache: as a program of XLA it took six times as long (2.6 s for 1,024 rows of 613,761)."""
+        part = numbers[:, slabs.start * self._width : slabs.stop * self._width]
+        bits = part.view(np.uint32)
+        upper = bits + ROUNDING
+        upper >>= BITS
+        apart = len(part), slabs.stop - slabs.start, -1
+        for half, values in ((self._high, upper), (self._low, bits)):
+            target = half[slabs, rows, : part.shape[1]].transpose(1, 0, 2)
+            np.copyto(target, values.reshape(apart), casting="unsafe")
+        return np.einsum("ij,ij->i", part, part).astype(np.float64)
 
     def _staged(self, count: int) -> HostStore:
-        """Room for a microbatch. It keeps its size, so that one compiled shape serves the last one, too."""
+        """Room for a microbatch, which the next one uses again."""
         if self._stage is None or len(self._stage.array) < count:
             self._stage = HostStore(pages((count, self._layout.size), self._layout.dtype), self._layout.places)
         return self._stage
-
-    def _put(self, half: np.ndarray, rows: slice, values: np.ndarray) -> None:
-        """Values of some rows into the slabs."""
-        whole, rest = divmod(values.shape[1], self._width)
-        even = values[:, : whole * self._width].reshape(len(values), whole, self._width)
-        half[:whole, rows] = even.transpose(1, 0, 2)
-        if rest:
-            half[-1, rows, :rest] = values[:, -rest:]
 
     def normalise(self, mean: np.ndarray, scale: np.ndarray) -> None:
         self.squares[:] = 0
@@ -189,7 +199,7 @@ def _row_squares(high: jax.Array, low: jax.Array) -> jax.Array:
 def _split(rows: Float[jax.Array, "n p"]) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The upper 16 bits of every number, rounded, the lower ones, and the squared length of every row."""
     bits = jax.lax.bitcast_convert_type(rows, jnp.uint32)
-    high = (bits + (1 << BITS - 1)) >> BITS
+    high = (bits + ROUNDING) >> BITS
     return high.astype(jnp.uint16), bits.astype(jnp.uint16), jnp.square(rows).sum(axis=1)
 
 
