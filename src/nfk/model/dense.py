@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import jax
@@ -40,7 +41,11 @@ def by_products(equation: JaxprEqn) -> Computation | None:
     def forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple]:
         return layer.forward(x, w), (x, w)
 
-    convolution.defvjp(forward, lambda saved, dy: layer.backward(*saved, dy))
+    def backward(saved: tuple, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, w = saved
+        return layer.backward(x, w, dy)
+
+    convolution.defvjp(forward, backward)
     return lambda x, w: [convolution(x, w)]
 
 
@@ -143,7 +148,8 @@ class Dense:
     def _high(self) -> list[int]:
         """Zeros after the image, as many as the last position needs; negative where it ends before."""
         reach = [(size - 1) * step for size, step in zip(self.window, self.dilation, strict=True)]
-        return [far + n - size - pad for far, n, size, pad in zip(reach, self._spans, self.image, self.low, strict=True)]
+        sizes = zip(reach, self._spans, self.image, self.low, strict=True)
+        return [far + n - size - pad for far, n, size, pad in sizes]
 
     def _cols(self, x: jax.Array) -> jax.Array:
         """(examples, positions, window x channels in the order of w)."""
@@ -166,14 +172,13 @@ class Dense:
         dcols = dcols.transpose(0, 1, *(2 + self._order.index(place) for place in range(len(own))))
         dcols = dcols.reshape(len(dcols), *self.positions, -1, channels)
         sizes = [a + size + b for a, size, b in zip(self.low, self.image, self._high, strict=True)]
-        zero, total = jnp.zeros((), dcols.dtype), None
+        zero, parts = jnp.zeros((), dcols.dtype), []
         for number, offset in enumerate(self._offsets):
             fits = zip(offset, self._spans, sizes, self.strides, strict=True)
             space = [(start, size - start - n, stride - 1) for start, n, size, stride in fits]
-            part = lax.pad(dcols[..., number, :], zero, [(0, 0, 0), *space, (0, 0, 0)])
-            total = part if total is None else total + part
+            parts.append(lax.pad(dcols[..., number, :], zero, [(0, 0, 0), *space, (0, 0, 0)]))
         space = [(-a, -b, 0) for a, b in zip(self.low, self._high, strict=True)]
-        dx = lax.pad(total, zero, [(0, 0, 0), *space, (0, 0, 0)])
+        dx = lax.pad(reduce(lax.add, parts), zero, [(0, 0, 0), *space, (0, 0, 0)])
         return dx.transpose(_inverse(_channels_last(self.numbers.lhs_spec)))
 
 

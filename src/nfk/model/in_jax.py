@@ -245,17 +245,18 @@ class Functions:
     def _patch_gradients(self, outputs: int, *arguments: Any) -> Rows:
         return self._mapped_gradients(with_patches(self._evaluate), outputs, *arguments)
 
-    def _mapped_gradients(self, evaluate: Callable, outputs: int, *arguments: Any) -> Rows:
-        *same, batch = arguments
-        leaves = jax.vmap(lambda example: self._example_rows(evaluate, outputs, *same, example))(batch)
+    def _mapped_gradients(
+        self, evaluate: Callable, outputs: int, chosen: list, others: list, key: jax.Array, batch: Batch
+    ) -> Rows:
+        own = lambda example: self._example_rows(evaluate, outputs, chosen, others, key, example)  # noqa: E731
+        leaves = jax.vmap(own)(batch)
         return [leaf.reshape(leaf.shape[0] * leaf.shape[1], leaf.shape[2]) for leaf in leaves]
 
-    def _unrolled_gradients(self, outputs: int, *arguments: Any) -> Rows:
-        *same, batch = arguments
+    def _unrolled_gradients(self, outputs: int, chosen: list, others: list, key: jax.Array, batch: Batch) -> Rows:
         size = len(jax.tree.leaves(batch)[0])
         examples = [jax.tree.map(lambda leaf, i=i: leaf[i], batch) for i in range(size)]
         evaluate = with_products(self._evaluate)
-        parts = [self._example_rows(evaluate, outputs, *same, example) for example in examples]
+        parts = [self._example_rows(evaluate, outputs, chosen, others, key, example) for example in examples]
         return [list(leaves) for leaves in zip(*parts, strict=True)]
 
     def _factors(self, outputs: int, chosen: list, others: list, key: jax.Array, batch: Batch) -> tuple[dict, list]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -31,7 +31,7 @@ def split_key(key: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """A seed or a key, split once by purpose: the start of the SVD, the model samples, the randomness of the score."""
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         return _of_seed(int(key))[1:]
-    if not hasattr(key, "shape"):
+    if isinstance(key, bool) or not hasattr(key, "shape"):
         raise TypeError(f"key={key!r} must be a whole number (a seed) or a jax key: key=0, say")
     return _split_program()(key)[1:]
 
@@ -42,7 +42,7 @@ def seeded(seed: int) -> jax.Array:
 
 
 def _of_seed(seed: int) -> Keys:
-    config = jax.config
+    config: Any = jax.config  # whose attributes type checkers do not see
     if 0 <= seed <= LARGEST and config.jax_default_prng_impl == THREEFRY and config.jax_threefry_partitionable:
         whole = (0, seed)
         return Keys(*map(_wrapped, (whole, *(threefry(whole, (0, place)) for place in range(3)))))
@@ -50,7 +50,7 @@ def _of_seed(seed: int) -> Keys:
 
 
 def _wrapped(numbers: tuple[int, int]) -> jax.Array:
-    return jax.random.wrap_key_data(np.array(numbers, np.uint32), impl=THREEFRY)
+    return jax.random.wrap_key_data(jax.device_put(np.array(numbers, np.uint32)), impl=THREEFRY)
 
 
 def threefry(key: tuple[int, int], counter: tuple[int, int]) -> tuple[int, int]:

@@ -73,7 +73,7 @@ class HostTally(Tally):
         each(lambda slab: self._merge(*slab), list(_slabs(rows, 0)))
         self._count += len(rows)
 
-    def _merged(self, slabs: list, count: int, unit: float) -> Float[np.ndarray, " n"]:
+    def _merged(self, slabs: list[tuple[np.ndarray, slice]], count: int, unit: float) -> Float[np.ndarray, " n"]:
         lengths = each(lambda slab: self._measured(*slab, unit), slabs)
         self._count += count
         return np.asarray(np.sum(lengths, axis=0, dtype=np.float64))
