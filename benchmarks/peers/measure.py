@@ -106,7 +106,8 @@ def versions() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    # What ran: an editable installation keeps the number of the version that it was made of.
+    return found | ({"nfk": sys.modules["nfk"].__version__} if "nfk" in sys.modules else {})
 
 
 def _status(name: str) -> int | None:
