@@ -14,6 +14,7 @@ from benchmarks.first_minutes.page import transcript
 from benchmarks.history import table as history
 from benchmarks.large_table import table as large
 from benchmarks.minilm_table import table as minilm
+from benchmarks.peers import ratios
 from benchmarks.peers import tables as peers
 from benchmarks.products_table import table as products
 from benchmarks.report_findings import FINDINGS, RESULTS
@@ -240,7 +241,7 @@ def code(results: dict) -> str:
 
 BENCHMARKS = {
     "peers": peers.summary, "peers:errors": peers.times_to_error, "peers:embeddings": peers.embeddings,
-    "peers:busy": peers.busy, "tolerance": tolerance, "history": history, "large": large,
+    "peers:busy": peers.busy, "peers:ratios": ratios.table, "tolerance": tolerance, "history": history, "large": large,
     "stages": stages, "factors": factors, "products": products,
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import history
 from benchmarks.peers import __main__ as harness
 from benchmarks.peers import job as jobs
-from benchmarks.peers import machine, making, registry, running, tables
+from benchmarks.peers import machine, making, ratios, registry, running, tables
 from benchmarks.peers.oracle_cache import Reference, digest
 from benchmarks.peers.records import Key, Records
 
@@ -194,6 +194,23 @@ def test_busy_over_idle():
     assert "| 2.0 s | 5.0 s | 2.5 |" in text
 
 
+def test_ratios_to_the_script_the_fastest_library_and_the_floor():
+    floor = {"gradient_seconds": 1e-3, "flop_per_second": 1e15}
+    rows = [
+        measurement("nfk", 4.0), measurement("nfk-torch", 2.0), measurement("script", 9.0),
+        measurement("matfree", 20.0), measurement("curvlinops", 11.0), measurement("neural-tangents", None, "failed"),
+        measurement("floor-torch", 1.0, error=None, facts=floor), measurement("floor-jax", 1.0, facts=floor),
+        measurement("nfk", 100.0, condition="busy"), measurement("nfk", 30.0, processor="Q"),
+    ]  # fmt: skip
+    text = ratios.table(results(*rows))
+    assert text.count("\n") == 3, "a head and one line: where nothing stands beside nfk there is nothing to say"
+    assert "| critic, fisher, P | 1,024, 32 | 2.2 | 4.5 | 5.5 | 1.6 |" in text
+    rows[2] = measurement("script", None, "projected", projected_seconds=40.0)
+    rows[3:5] = [measurement("matfree", None, "over budget")]
+    assert "| at least 10.0 | at least 20.0 | at least 300.0 | 1.6 |" in ratios.table(results(*rows))
+    assert "| 2.2 | - | - | - |" in ratios.table(results(measurement("nfk", 4.0), measurement("script", 9.0)))
+
+
 def test_processors_are_not_mixed():
     """A median, a ratio or a row of the README over two kinds of processor would say nothing."""
     fast, slow = measurement("nfk", 2.0), measurement("nfk", 6.0, processor="Q")
@@ -222,7 +239,7 @@ def test_a_processor_is_named_with_the_widest_of_its_vectors(flags, name, monkey
 
 
 def test_a_table_without_measurements_says_so():
-    for table in (tables.summary, tables.times_to_error, tables.embeddings, tables.busy, history.table):
+    for table in (tables.summary, tables.times_to_error, tables.embeddings, tables.busy, ratios.table, history.table):
         assert "Not measured yet" in table({})
 
 

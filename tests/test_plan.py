@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import weakref
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +23,7 @@ from nfk.planning import Batches, Options, Problem, Target, plan_fit
 from nfk.planning.batches import MICROBATCH_BYTES, network_bytes
 from nfk.planning.footprint import RUNTIME
 from nfk.planning.listing import ways
-from nfk.planning.rates import TYPICAL, rising
+from nfk.planning.rates import TYPICAL, _place, keep, known, rising
 from nfk.progress import Reporter
 from nfk.stream import Examples
 
@@ -239,6 +239,19 @@ def test_one_disturbed_measurement_does_not_make_wide_blocks_look_slow():
     assert rising([20e9, 22e9, 75e9, 24e9, 170e9]) == (20e9, 22e9, 75e9, 75e9, 170e9)
 
 
+def test_a_short_fit_does_not_wait_for_the_rates_but_uses_those_that_are_known(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("NFK_RATES")
+    monkeypatch.setattr("nfk.planning.rates.measure", lambda: pytest.fail("nobody waits for a short fit"))
+    short, options = Problem.of(MODEL, Examples(X)), Options(memory="1GB")
+    before = plan_fit(short, 4, options)
+    assert known() is None
+    assert before.seconds == plan_fit(short, 4, options, TYPICAL).seconds < 1
+    keep(_place(), asdict(replace(TYPICAL, network=TYPICAL.network / 1000)))
+    assert known() == replace(TYPICAL, network=TYPICAL.network / 1000)
+    assert plan_fit(short, 4, options).seconds > before.seconds
+
+
 def test_a_plan_tells_its_time():
     assert "time      about" in str(nfk.plan(MODEL, X, 16))
     assert nfk.plan(WIDE, X, 64).seconds > nfk.plan(WIDE, X[:100], 64).seconds
@@ -313,15 +326,15 @@ def test_no_more_than_two_microbatches_are_alive(monkeypatch, work):
     """The plan counts two and what one needs while it is computed: when the next begins, one of the old is left."""
     embedding = nfk.fit(MODEL, X[:50], 3)
     begun, alive = [], []
-    rows = Compiled.rows
+    gradients = Compiled.gradients
 
-    def watched(self, mean, scale, batch):
+    def watched(self, batch):
         alive.append(sum(made() is not None for made in begun))
-        leaves = rows(self, mean, scale, batch)
+        leaves = gradients(self, batch)
         begun.append(weakref.ref(leaves[0]))
         return leaves
 
-    monkeypatch.setattr(Compiled, "rows", watched)
+    monkeypatch.setattr(Compiled, "gradients", watched)
     monkeypatch.setattr("nfk.planning.batches.MOST_MICROBATCH", 8)
     monkeypatch.setattr("nfk.planning.planner.CALL_CHUNK_BYTES", 20 * 4 * MODEL.layout.size)
     {

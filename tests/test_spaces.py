@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import jax
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from nfk.layout import Layout
 from nfk.ranges import Ranges
 from nfk.spaces import HOST, Halves, Mapped, Mesh, Scratch, host, normals, orthonormalise, project_out
+from nfk.spaces.pool import workers
 from nfk.spaces.space import SLAB
 
 ROWS = 2 * SLAB + 77  # some slabs and a part of one
@@ -52,6 +55,19 @@ def near(found, expected, tolerance=1e-6):
     expected = np.asarray(expected, np.float64)
     scale = np.abs(expected).max() or 1.0
     np.testing.assert_allclose(np.asarray(found, np.float64) / scale, expected / scale, rtol=0, atol=tolerance)
+
+
+def test_products_in_float64_copy_a_few_megabytes_at_a_time():
+    """The plan counts on it: of a tile and a chunk of gradients that fill the budget, no large parts are copied."""
+    A = block(300)
+    tracemalloc.start()
+    try:
+        found = HOST.inner(A, A[:, :200], double=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    near(found, A.T.astype(np.float64) @ A[:, :200], 1e-12)
+    assert peak < workers() * 1.5 * 2**22 + 12 * found.nbytes
 
 
 def test_operations_are_those_of_numpy(space):

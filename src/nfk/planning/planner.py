@@ -12,7 +12,7 @@ from nfk.planning.footprint import RUNTIME
 from nfk.planning.listing import ways, why_not_halved
 from nfk.planning.options import Engine, Options, SideName
 from nfk.planning.problem import Problem, Target
-from nfk.planning.rates import TYPICAL, Rates, measured
+from nfk.planning.rates import TYPICAL, Rates, known, measured
 from nfk.planning.ways import Way
 from nfk.spaces import Space
 from nfk.spaces.tally import rows_gathered
@@ -163,7 +163,8 @@ def _gradients(way: Way) -> str:
 def plan_fit(problem: Problem, rank: int | float, options: Options, rates: Rates | None = None) -> Plan:
     """The cheapest way that fits in the budget, or a `MemoryError` that says what to change.
 
-    At the `rates` given, or at typical ones for a short fit and at those of this machine for a long one.
+    At the `rates` given, or at those of this machine. A short fit does not wait until they are measured: it takes
+    typical ones where they are not known yet.
     """
     target = Target.of(rank, problem)
     if target.variance is not None and options.method == "power":
@@ -172,7 +173,7 @@ def plan_fit(problem: Problem, rank: int | float, options: Options, rates: Rates
         raise ValueError(f"engine='products' is not possible here: {problem.why_no_products}; use engine='gradients'")
     if options.search == "bfloat16" and (lacking := why_not_halved(problem, target)):
         raise ValueError(f"search='bfloat16' {lacking}: leave out search")
-    fitting = _fitting(problem, target, options, rates or TYPICAL)
+    fitting = _fitting(problem, target, options, rates or known() or TYPICAL)
     best = min(fitting, key=lambda way: way.seconds)
     if rates is None and best.seconds > WORTH_MEASURING_SECONDS:
         fitting = _fitting(problem, target, options, _rates(options, fitting))

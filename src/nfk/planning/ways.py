@@ -15,6 +15,7 @@ THIN = 64  # columns of a product that runs as fast as those of factors
 FEW_COLUMNS = 8  # so many tangents take as long as fewer
 HALVING = 1  # times that all gradients are read or written more, where they are kept in halves
 PASS_SECONDS = 0.002  # of a pass over nothing
+HALVED_PROGRAMS = 0.5  # seconds to compile the programs of a search in bfloat16, which no other way has
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Way(Footprint):
         devices = self.places * self.options.space.shards
         shared = self._computing + self._written / self.rates.memory
         each = self.sweeps * (PASS_SECONDS + self.traffic / self.rates.memory) + self._passing_seconds
-        return shared / devices + self._alone + each + self.disk_seconds
+        return shared / devices + self._alone + each + self.disk_seconds + HALVED_PROGRAMS * self.halved
 
     @property
     def _computing(self) -> float:

@@ -29,6 +29,7 @@ CACHE = 2**18  # bytes of rows that are normalised at once
 LARGE = 64 * 2**20
 WIDE_SLAB = 4 * SLAB  # of a large small matrix, whose own size costs as much as a slab's products
 TILE = 1024  # columns of a small matrix that one worker sums up
+DOUBLES = 2**22  # bytes of rows that one worker has in float64
 BFLOAT16 = np.dtype(jnp.bfloat16)  # the first half of a float32: its range, and 8 of its 24 digits
 PIECES = 8  # parts of a long sum; and what a worker takes at a time is an eighth of its share
 
@@ -313,8 +314,10 @@ def _shares(length: int) -> list[slice]:
 def _inner(left: Block, right: Block, a: slice, b: slice, rows: slice, double: bool) -> np.ndarray:
     """left[rows, a]' right[rows, b]: products in the precision of the blocks, or in float64, sums in float64."""
     total = np.zeros((a.stop - a.start, b.stop - b.start))
-    same = left is right and a == b
-    for slab in slabs(rows, SLAB if double or min(total.shape) < TILE // 2 else WIDE_SLAB):
+    same, size = left is right and a == b, SLAB if min(total.shape) < TILE // 2 else WIDE_SLAB
+    if double:  # of which there are copies
+        size = max(min(SLAB, DOUBLES // (8 * sum(total.shape))), ROWS_IN_CACHE)
+    for slab in slabs(rows, size):
         first = left[slab, a].astype(np.float64) if double else _wide(left[slab, a])
         second = first if same else _wide(right[slab, b])
         total += first.T @ second
