@@ -39,6 +39,11 @@ def on_a_shelf(case):
     return GradientOperator(stream, case.moments, 14, tile=21, shelf=shelf)
 
 
+def by_tiles(case):
+    """The kernel from tiles, which larger chunks meet than meet a block."""
+    return GradientOperator(case.stream(), case.moments, 7, tile=14, meeting=21)
+
+
 def halved(case):
     """Rows in two halves of their bits, in slabs of 64 parameters."""
     stream = case.stream()
@@ -59,6 +64,7 @@ ENGINES = {
     "gradients unrolled": lambda case: gradients(case, batching="unrolled"),
     "gradients by patches": lambda case: gradients(case, batching="patches"),
     "gradients kept": lambda case: gradients(case, keep=True),
+    "gradients by tiles": by_tiles,
     "gradients kept on disk": on_a_shelf,
     "gradients kept in halves": halved,
     "gradients on a device": lambda case: gradients(case, third()),
@@ -92,8 +98,10 @@ def test_every_engine_is_the_dense_definition(case, close, engine):
         assert space is HOST or found.devices() == {jax.devices()[2]}
     close(operator.dense(), V)
     close(operator.trace(), np.sum(V**2))
-    if "kept" in engine:
-        close(operator.gram(), V @ V.T)
+    if "kept" in engine or "tiles" in engine:
+        for double in (False, True):
+            close(operator.gram(double), V @ V.T)
+        close(operator.matmat(block), V @ M)
 
 
 @in_float64

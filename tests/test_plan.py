@@ -221,6 +221,21 @@ def test_a_kernel_matrix_by_tiles_takes_no_more_of_them_than_fit():
     assert -(-400 // max(tiles)) < -(-400 // min(tiles))
 
 
+def test_what_meets_a_tile_takes_the_room_that_right_vectors_have_later():
+    """With chunks of the size that is left beside them, a tile would be turned into float64 for every example."""
+    large = replace(Problem.of(WIDE, Examples(X)), examples=64, parameters=40_000_000, factored=(), moment_examples=64)
+    plan = plan_fit(large, 16, Options(method="gram", keep=False, memory="4GB", scratch=False))
+    tile, b = plan.way.tile, plan.batches
+    assert b.meeting >= 2 * b.chunk
+    assert f"{b.chunk} against the basis, {b.meeting} against a tile" in str(plan)
+    _, search, finish = plan.way.stages()
+    for stage, batches in ((search, b.at_tiles), (finish, b)):
+        assert sum((stage | plan.way.batch_bytes(batches)).values()) <= plan.peak_bytes <= plan.budget
+    fewer = [way for way in ways(large, Target.of(16, large), plan.way.options, TYPICAL) if way.seconds < plan.seconds]
+    assert all(way.passes >= plan.passes for way in fewer if way.tile), "of those about as fast, the fewest passes"
+    assert tile * large.row_bytes > 2**30
+
+
 def test_tiles_end_where_microbatches_do():
     """So that the rounding of a gradient, which may depend on who is in its microbatch, is the same each time."""
     large = replace(Problem.of(WIDE, Examples(X)), parameters=500_000, factored=(), microbatch=3)

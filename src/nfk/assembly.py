@@ -72,7 +72,8 @@ class Assembly:
         filled = self.model.moments_over_data
         if isinstance(kept, Halves):
             return HalvedOperator(stream, moments, b.chunk, kept, filled)
-        return of_all(GradientOperator(stream, moments, b.chunk, kept, filled, tile=way.tile, shelf=shelf))
+        tiles = {"tile": way.tile, "meeting": b.meeting}
+        return of_all(GradientOperator(stream, moments, b.chunk, kept, filled, shelf=shelf, **tiles))
 
     def trial(self) -> float:
         """Seconds of a fused pass over the first chunk, for one example and column, when all is compiled."""

@@ -39,12 +39,14 @@ class GradientOperator:
         filled: bool = False,
         measure: bool = True,
         tile: int = 0,
+        meeting: int = 0,
         shelf: Shelf | None = None,
     ) -> None:
         """`kept` is room for all rows, which stay there from the first pass on; `filled` where it has the raw
         gradients already, which are normalised here in place. `measure` takes the length of every row in the first
         pass, for the trace, and to find what is not finite. `tile` is how many examples' rows `gram` may hold where
-        they are not kept. `shelf` is room for all rows on disk: they are computed once and read in each pass."""
+        they are not kept, and `meeting` how many others meet them at once (0: a chunk). `shelf` is room for all rows on
+        disk: they are computed once and read in each pass."""
         self.stream, self.moments, self.space = stream, moments, stream.space
         self.row_space, self.ranges = stream.space.row_space(stream.outputs), stream.row_ranges
         self.shape = (stream.rows, stream.layout.size)
@@ -53,6 +55,7 @@ class GradientOperator:
         self.row_squares: np.ndarray | None = None
         self._measure = measure
         self._step, self._tile = chunk * stream.outputs, tile * stream.outputs
+        self._met = (meeting or chunk) * stream.outputs
         self._kept = kept
         self._shelf = shelf
         self._scratch: Store | None = None
@@ -121,6 +124,7 @@ class GradientOperator:
         (T + 1) / 2 in all.
         """
         K = np.empty((self.shape[0], self.shape[0]))
+        self._scratch = None  # what meets tiles has more room
         for tile, held in self.tiles():
             columns, among = self.ranges.places(tile)
             everywhere = self.space.everywhere(held)
@@ -129,6 +133,7 @@ class GradientOperator:
                 part = self.space.kernel(V, everywhere, double)[there][:, among]
                 K[grid(whole, columns)] = part
                 K[grid(columns, whole)] = part.T
+        self._scratch = None
         self.measured(K.diagonal())
         return K
 
@@ -167,13 +172,14 @@ class GradientOperator:
             yield tile, held
 
     def after(self, tile: slice) -> Iterator[tuple[slice, Block]]:
-        """Every row after a tile, in chunks."""
-        later = [rows for rows in self.ranges.slices(self._step) if rows.stop > tile.stop]
+        """Every row after a tile, as many at once as may meet one."""
+        step = self._step if self._kept is not None else self._met
+        later = [rows for rows in self.ranges.slices(step) if rows.stop > tile.stop]
         for rows in (slice(max(rows.start, tile.stop), rows.stop) for rows in later):
             if self._kept is not None:
                 yield rows, self._kept.block(rows)
             else:
-                yield rows, self._chunk(rows)
+                yield rows, self._chunk(rows, step)
 
     def dense(self) -> Float[np.ndarray, "rows P"]:
         """V itself, to be read only; no copy where all rows are kept on the host."""
@@ -213,10 +219,10 @@ class GradientOperator:
                 yield rows, self._kept.block(rows)
         self._filled = self._kept is not None
 
-    def _chunk(self, rows: slice) -> Block:
+    def _chunk(self, rows: slice, most: int = 0) -> Block:
         """V[rows] in a room that every chunk uses again: fresh pages cost more than the products."""
         if self._scratch is None:
-            self._scratch = self.space.store(min(self._step, self.ranges.each), self.stream.layout)
+            self._scratch = self.space.store(min(most or self._step, self.ranges.each), self.stream.layout)
         self._write(self._scratch, 0, rows)
         V = self._scratch.block(slice(0, rows.stop - rows.start))
         self._scratch.clear()  # of what V was put together from

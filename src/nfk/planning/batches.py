@@ -6,7 +6,7 @@ give way to a small budget, down to one example.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nfk.model import Batching
 from nfk.planning.problem import Problem
@@ -23,14 +23,21 @@ PRODUCT_BATCH = PRODUCT_COLUMNS = 32
 @dataclass(frozen=True)
 class Batches:
     """`gradients`: examples whose gradients are computed at once; `chunk`: examples whose gradients meet a block at
-    once; `products`, `columns`: examples and columns that a JVP or VJP takes at once (0 without one). Where rows are
-    cut into ranges, so many of each range; and so many columns on each device."""
+    once; `products`, `columns`: examples and columns that a JVP or VJP takes at once (0 without one); `meeting`:
+    examples that meet a tile of others at once (0: a chunk). Where rows are cut into ranges, so many of each range; and
+    so many columns on each device."""
 
     gradients: int
     chunk: int
     batching: Batching = "vmap"
     products: int = 0
     columns: int = 0
+    meeting: int = 0
+
+    @property
+    def at_tiles(self) -> Batches:
+        """While tiles are met."""
+        return replace(self, chunk=self.meeting or self.chunk)
 
 
 LEANEST = Batches(1, 1)

@@ -196,9 +196,9 @@ class Footprint:
 
     def parts(self, batches: Batches) -> dict[str, int]:
         """All that is held with these batches, at the stage that needs most."""
-        moments, *later = map(self.in_memory, self.stages())
-        stages = [moments | self.batch_bytes(batches, True), *(part | self.batch_bytes(batches) for part in later)]
-        return max(stages, key=lambda parts: sum(parts.values()))
+        moments, search, finish = map(self.in_memory, self.stages())
+        moments, search = moments | self.batch_bytes(batches, True), search | self.batch_bytes(batches.at_tiles)
+        return max(moments, search, finish | self.batch_bytes(batches), key=lambda parts: sum(parts.values()))
 
     def batch_bytes(self, batches: Batches, moments: bool = False) -> dict[str, int]:
         """While the moments are taken, or later: then the network is at rest where gradients are read."""
@@ -227,6 +227,18 @@ class Footprint:
 
     def batches(self) -> Batches:
         """The batches that suit best within the budget."""
+        found, space = self._batches(), self.options.space
+        return self._meeting(found) if self.tile and self.places == 1 and space.chunk_copies == 1 else found
+
+    def _meeting(self, batches: Batches) -> Batches:
+        """What meets a tile takes the room that right vectors have later."""
+        _, search, _ = map(self.in_memory, self.stages())
+        spare = self.options.budget - sum((search | self.batch_bytes(batches)).values())
+        size = 1 if self.reads else batches.gradients
+        more = min(max(spare // self.share.row_bytes, 0), self._most_chunk - batches.chunk) // size * size
+        return replace(batches, meeting=batches.chunk + more) if more > 0 else batches
+
+    def _batches(self) -> Batches:
         p, options = self.share, self.options
         if self.reads:
             return self._read_batches()

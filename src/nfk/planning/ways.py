@@ -15,6 +15,9 @@ THIN = 64  # columns of a product that runs as fast as those of factors
 FEW_COLUMNS = 8  # so many tangents take as long as fewer
 HALVING = 1  # times that all gradients are read or written more, where they are kept in halves
 PASS_SECONDS = 0.002  # of a pass over nothing
+WEIGHTS_READ = (
+    5  # times that a microbatch reads vectors of length P: the parameters for y, dx and dw, the mean, the scale
+)
 HALVED_PROGRAMS = 0.5  # seconds to compile the programs of a search in bfloat16, which no other way has
 
 
@@ -61,13 +64,20 @@ class Way(Footprint):
     def network_flops(self) -> float:
         """Operations of the network: gradients, or products with tangents and cotangents."""
         p = self.problem
-        moments = p.moment_examples * p.gradient_flops
+        gradients = self.gradients_taken * p.gradient_flops
         if self.engine == "products":
-            trace = p.examples * p.gradient_flops if self._needs_trace_pass else 0
             columns = self._columns_met * max(self.width, FEW_COLUMNS) / self.width
-            return moments + trace + columns * 5.0 * p.forward_flops * p.examples
+            return gradients + columns * 5.0 * p.forward_flops * p.examples
+        return gradients
+
+    @property
+    def gradients_taken(self) -> float:
+        """Of how many examples, each as often as it is taken."""
+        p = self.problem
+        if self.engine == "products":
+            return p.moment_examples + p.examples * self._needs_trace_pass
         again = (0 if p.moments_over_data else 1) if self.keep or self.shelf else self.sweeps
-        return moments + again * p.examples * p.gradient_flops
+        return p.moment_examples + again * p.examples
 
     @property
     def _columns_met(self) -> float:
@@ -117,7 +127,8 @@ class Way(Footprint):
         met = 0.0 if self.engine == "products" else 4.0 * p.rows * p.parameters * self._columns_met
         width = self.rank if self.method in ("gram", "exact") else self.width
         work = (met + self._orthogonal_flops) / (rates.coarse(width) if self.halved else rates.product(width))
-        total = self.network_flops / rates.network + work * self._search
+        reading = WEIGHTS_READ * p.column_bytes * self.gradients_taken / self.batches().gradients / rates.memory
+        total = self.network_flops / rates.network + reading + work * self._search
         if self.halved:  # the certificate is exact, and what is kept is taken apart and put together
             exact = 4.0 * p.rows * p.parameters * self.rank
             total += exact / rates.product(self.rank) - exact / rates.coarse(width) * self._search
@@ -128,7 +139,7 @@ class Way(Footprint):
             rate = rates.kernel_double if self.tile or self.method == "exact" else rates.kernel
             total += 2.0 * p.rows * p.parameters * min(p.rows, p.smaller) / rate
         if self.tiles > 1:
-            total += 6.0 * p.examples * p.rows * p.parameters / self.batches().chunk / rates.memory
+            total += 6.0 * p.examples * p.rows * p.parameters / self.batches().at_tiles.chunk / rates.memory
         return total
 
     @property
