@@ -62,7 +62,7 @@ def test_slabs_are_the_rows_and_their_first_halves_are_in_bfloat16(size):
     np.testing.assert_allclose(sum(slab.product(M) for slab in halves.slabs), rows @ M, atol=1e-4)
     exact = np.concatenate([slab.outer(turned(W, np.dtype(np.float32))) for slab in halves.slabs])
     np.testing.assert_allclose(exact, rows.T @ W, atol=1e-4)
-    np.testing.assert_allclose(sum(slab.row_squares() for slab in halves.slabs), (rows**2).sum(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(halves.squares, (rows.astype(np.float64) ** 2).sum(axis=1), rtol=1e-6)
     W = W.astype(jnp.bfloat16).astype(np.float32)
     coarse = np.concatenate([slab.coarse_outer(turned(W)) for slab in halves.slabs])
     np.testing.assert_allclose(coarse, rounded.T @ W, atol=1e-4)

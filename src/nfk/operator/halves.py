@@ -33,8 +33,7 @@ class HalvedOperator(GradientOperator):
         return self._sum(lambda slab: slab.coarse_kernel(columns), weights.shape)
 
     def coarse_size(self) -> float:
-        if not self._filled:
-            self._fill()
+        self._complete()
         return float(self._halves.squares.mean())
 
     def coarse_rmatmat(self, weights: Float[np.ndarray, "rows U"]) -> Float[Block, "P U"]:
@@ -43,7 +42,7 @@ class HalvedOperator(GradientOperator):
         return self._stack(lambda slab: slab.coarse_outer(columns), weights.shape[1])
 
     def matmat(self, block: Float[Block, "P U"]) -> Float[Block, "rows U"]:
-        return self._product(block).astype(self.dtype)
+        return self._sum(lambda slab: slab.product(block), (self.shape[0], block.shape[1])).astype(self.dtype)
 
     def rmatmat(self, weights: Float[Block, "rows U"]) -> Float[Block, "P U"]:
         columns = turned(weights, self.dtype)
@@ -54,19 +53,6 @@ class HalvedOperator(GradientOperator):
         image = self.matmat(block)
         self.passes -= 1
         return image, self.rmatmat(image)
-
-    def _product(self, block: Float[Block, "P U"]) -> Float[np.ndarray, "rows U"]:
-        if self.row_squares is not None:
-            return self._sum(lambda slab: slab.product(block), (self.shape[0], block.shape[1]))
-        squares = np.zeros(self.shape[0])
-
-        def part(slab: Slab) -> np.ndarray:
-            squares[:] += slab.row_squares()
-            return slab.product(block)
-
-        found = self._sum(part, (self.shape[0], block.shape[1]))
-        self.row_squares = squares
-        return found
 
     def _sum(self, part: Callable[[Slab], np.ndarray], shape: tuple[int, ...]) -> Float[np.ndarray, "rows U"]:
         total = np.zeros(shape)
@@ -81,15 +67,12 @@ class HalvedOperator(GradientOperator):
         return whole
 
     def trace(self) -> float:
-        if self.row_squares is None:
-            self.row_squares = self._sum(lambda slab: slab.row_squares(), (self.shape[0],))
+        self._complete()
         return super().trace()
 
     def _pass(self) -> Iterator[Slab]:
-        """Every slab once; all rows are computed before the first time."""
-        if not self._filled:
-            self._fill()
-        self.stream.check_finite(self._halves.squares)
+        """Every slab once."""
+        self._complete()
         self.passes += 1
         self.stream.begin_pass()
         slabs, shown = self._halves.slabs, 0
@@ -101,9 +84,16 @@ class HalvedOperator(GradientOperator):
             shown = done
 
     def chunks(self) -> Iterator[tuple[slice, Block]]:
+        self._complete()
+        return super().chunks()
+
+    def _complete(self) -> None:
+        """All rows are there, and their lengths, which were taken while they were written."""
         if not self._filled:
             self._fill()
-        return super().chunks()
+        if self.row_squares is None:
+            self.stream.check_finite(self._halves.squares)
+            self.row_squares = self._halves.squares
 
     def _fill(self) -> None:
         self.passes += 1

@@ -55,9 +55,6 @@ class Slab:
         """These rows of V' W."""
         return self._own(_exact_outer(turned, self.high, self.low))
 
-    def row_squares(self) -> Float[np.ndarray, " rows"]:
-        return np.asarray(_row_squares(self.high, self.low))
-
     def _own(self, turned: jax.Array) -> Float[np.ndarray, "p b"]:
         return np.asarray(turned).T[: self.place.stop - self.place.start]
 
@@ -106,7 +103,8 @@ class Halves(Store):
         for half, values in ((self._high, upper), (self._low, bits)):
             target = half[slabs, rows, : part.shape[1]].transpose(1, 0, 2)
             np.copyto(target, values.reshape(apart), casting="unsafe")
-        return np.einsum("ij,ij->i", part, part).astype(np.float64)
+        by_slab = part.reshape(apart)  # short sums in float32, long ones in float64
+        return np.einsum("nsp,nsp->ns", by_slab, by_slab).sum(axis=1, dtype=np.float64)
 
     def _staged(self, count: int) -> HostStore:
         """Room for a microbatch, which the next one uses again."""
@@ -188,11 +186,6 @@ def _product(high: jax.Array, low: jax.Array, block: jax.Array) -> jax.Array:
 @jax.jit
 def _exact_outer(turned: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
     return _dot(turned, _joined(high, low), 0)
-
-
-@jax.jit
-def _row_squares(high: jax.Array, low: jax.Array) -> jax.Array:
-    return jnp.square(_joined(high, low)).sum(axis=1)
 
 
 @jax.jit
