@@ -32,6 +32,10 @@ PARTS = {  # functions of the library, by the end of their file and their name: 
     "gradients into their places": ("operator/stream.py", "write"),
     "kernel matrix, basis: inner products": ("spaces/host.py", "inner"),
     "products with blocks": ("spaces/host.py", "product"),
+    "taken apart into halves": ("spaces/halves.py", "settle"),
+    "search in bfloat16": ("operator/halves.py", "coarse_kernel"),
+    "V M with both halves": ("operator/halves.py", "matmat"),
+    "V' W with both halves": ("operator/halves.py", "rmatmat"),
     "eigh": ("linalg/_decomp.py", "eigh"),
     "compilation, in moments or gradients": ("_src/compiler.py", "backend_compile_and_load"),
 }

@@ -162,6 +162,18 @@ def test_the_table_says_who_was_stopped_who_failed_and_who_was_first():
     assert f"| *the floor* |  | {1e-3 * (1024 + 256) + work:.1f} s |" in text
 
 
+def test_the_floor_takes_the_faster_gradient_and_the_faster_product():
+    mine, other = {"gradient_seconds": 1e-3, "flop_per_second": 1e11}, {"gradient_seconds": 2e-3}
+    floor = lambda **facts: tables.floors(  # noqa: E731
+        tables.medians([measurement("floor-torch", 1.0, facts=mine), measurement("floor-jax", 1.0, facts=facts)]),
+        results()["environment"],
+    )[0]["seconds"]
+    work = 4 * 1024 * 613_761 * (3 * 32 + 16)
+    assert floor(**other) == pytest.approx(1e-3 * (1024 + 256) + work / 1e11), "of an earlier version: no rate"
+    assert floor(**other, flop_per_second=5e11) == pytest.approx(1e-3 * (1024 + 256) + work / 5e11)
+    assert floor(gradient_seconds=5e-4, flop_per_second=1e10) == pytest.approx(5e-4 * (1024 + 256) + work / 1e11)
+
+
 def test_the_short_table_has_every_size_and_the_fastest_library():
     text = tables.short(
         results(

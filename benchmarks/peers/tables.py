@@ -153,8 +153,8 @@ def _median(rows: list[Row]) -> Row:
 def floors(cells: list[Row], environment: dict) -> list[Row]:
     """For each job with both floors measured: one plain batch gradient per example and needed pass, and the products.
 
-    The smaller of N^2 P (a symmetric update) and 4 N P (3 k + 16) operations, at the rate of sgemm in the same run. Two
-    passes are needed where N x P float32 numbers do not fit in two thirds of the memory, else one; samples count once.
+    The smaller of N^2 P (a symmetric update) and 4 N P (3 k + 16) operations, at the faster rate of PyTorch's and
+    numpy's sgemm in the same run. Two passes are needed where N x P float32 numbers do not fit in two thirds of the memory, else one; samples count once.
     """
     found = []
     for cell in cells:
@@ -163,10 +163,11 @@ def floors(cells: list[Row], environment: dict) -> list[Row]:
         same = [other for other in cells if _of(other, (*JOB, *SIZE)) == _of(cell, (*JOB, *SIZE))]
         jax = [other for other in same if other["contestant"] == "floor-jax" and other["status"] == "done"]
         gradient = min(_fact(each, "gradient_seconds") for each in (cell, *jax))
+        rate = max(_fact(each, "flop_per_second") for each in (cell, *jax) if "flop_per_second" in each["facts"][0])
         N, P, k = cell["examples"], cell["parameters"], cell["rank"]
         passes = 1 if MEMORY * environment["memory_bytes"] >= 4 * N * P else 2
         samples = 256 if cell["network"] == "critic" and cell["kernel"] == "fisher" else 0
-        work = min(N * N * P, 4 * N * P * (3 * k + 16)) / _fact(cell, "flop_per_second")
+        work = min(N * N * P, 4 * N * P * (3 * k + 16)) / rate
         seconds = gradient * (passes * N + samples) + work
         found.append({**cell, "contestant": FLOOR, "seconds": seconds, "error": None, "bytes": None})
     return found

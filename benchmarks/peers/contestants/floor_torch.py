@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import torch
 
 from benchmarks.peers import torch_networks
 from benchmarks.peers.job import Job
-from benchmarks.peers.measure import Answer, Stopwatch, contest
+from benchmarks.peers.measure import Answer, Stopwatch, best, contest
 
 BATCHES = (8, 16, 32, 64, 128)
-SECONDS = 0.5  # each is repeated for so long, at least three times
 
 
 def prepare(job: Job) -> Callable[[Stopwatch], Answer]:
@@ -34,16 +32,6 @@ def prepare(job: Job) -> Callable[[Stopwatch], Answer]:
         return Answer(facts=facts)
 
     return solve
-
-
-def best(work: Callable[[], object]) -> float:
-    """The least seconds of several runs."""
-    times: list[float] = []
-    while len(times) < 3 or sum(times) < SECONDS:
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return min(times)
 
 
 def _product(rows: int, columns: int) -> Callable[[], object]:
