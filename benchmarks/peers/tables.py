@@ -154,7 +154,8 @@ def floors(cells: list[Row], environment: dict) -> list[Row]:
     """For each job with both floors measured: one plain batch gradient per example and needed pass, and the products.
 
     The smaller of N^2 P (a symmetric update) and 4 N P (3 k + 16) operations, at the faster rate of PyTorch's and
-    numpy's sgemm in the same run. Two passes are needed where N x P float32 numbers do not fit in two thirds of the memory, else one; samples count once.
+    numpy's sgemm in the same run. Two passes are needed where N x P float32 numbers do not fit in two thirds of the
+    memory, else one; samples count once.
     """
     found = []
     for cell in cells:
