@@ -23,6 +23,8 @@ from torch import nn
 import nfk
 import nfk.torch
 from benchmarks.printed import environment, printed
+from nfk.progress import Reporter
+from nfk.stream import Examples
 
 SEED = 0
 RANK = 32
@@ -109,14 +111,14 @@ def compare(name: str, shape: dict[str, Any], count: int, quick: bool) -> dict[s
 
 def one_pass(embedding: nfk.Embedding, X: np.ndarray) -> Callable[[], Any]:
     """All per-example gradients of X, in the batches of the plan, normalised."""
-    model, size = embedding.model, embedding.plan.batches.gradients
-    batching = embedding.plan.batches.batching
-    differentiator = model.network.differentiate(embedding.score_key, embedding.outputs, batching)
-    mean, scale = (model.layout.pieces(jnp.asarray(v)) for v in (embedding.moments.mean, embedding.moments.scale))
+    batches, moments = embedding.plan.batches, embedding.moments
+    stream = embedding._stream(Examples(X), batches, Reporter(show=False))
+    mean, scale = stream.pieces(moments.mean), stream.pieces(moments.scale)
+    store = embedding.space.store(batches.gradients * embedding.outputs, embedding.model.layout)
 
     def run() -> None:
-        for start in range(0, len(X), size):
-            jax.block_until_ready(differentiator.rows(mean, scale, X[start : start + size]))
+        for start in range(0, len(X), batches.gradients):
+            stream.write(store, 0, mean, scale, start, min(start + batches.gradients, len(X)))
 
     return run
 

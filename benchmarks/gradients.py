@@ -87,20 +87,20 @@ def plain(model: Model, X: np.ndarray) -> tuple[int, Callable[[], Any]]:
 
 
 def rows(model: Model, X: np.ndarray, batching: Any) -> tuple[int, Callable[[], Any]]:
-    """s * (g(x) - z), one row per example, as the engine computes them."""
+    """g(x), one row per example, as the engine computes them."""
     differentiator = model.network.differentiate(split_key(0)[2], 1, batching)
-    zero, one = (model.layout.pieces(jnp.full(model.layout.size, value, jnp.float32)) for value in (0, 1))
-    return len(X), lambda: jax.block_until_ready(differentiator.rows(zero, one, X))
+    return len(X), lambda: jax.block_until_ready(differentiator.gradients(X))
 
 
 def written(model: Model, X: np.ndarray, batching: Any) -> dict[str, tuple[int, Callable[[], Any]]]:
-    """The same, and its way into one array: leaf by leaf, or joined by XLA and copied once."""
+    """The same, and its way into one array: normalised leaf by leaf, or joined by XLA and copied once."""
     size, compute = rows(model, X, batching)
     store = HOST.store(size, model.layout)
+    zero, one = (model.layout.pieces(np.full(model.layout.size, value, np.float32)) for value in (0, 1))
     join = jax.jit(lambda leaves: jnp.concatenate(leaves, axis=1))
 
     def leaf_by_leaf() -> None:
-        store.write(0, compute(), size)
+        store.write_normalised(0, compute(), size, zero, one)
 
     def joined() -> None:
         leaves = [jnp.concatenate(leaf) if isinstance(leaf, list) else leaf for leaf in compute()]

@@ -53,13 +53,10 @@ def measured(name: str) -> dict[str, Any]:
     of, batching, count = CASES[name]
     model, X = network(of)
     compiled = traceable(model).differentiate(jax.random.key(0), 1, batching)
-    mean, scale = (
-        [jax.device_put(np.full(size, value, np.float32)) for size in model.layout.sizes] for value in (0, 1)
-    )
     cost = model.network.cost(X[0])
     before = _kept()
     canary(model, X[:1])
-    jax.block_until_ready(compiled.rows(mean, scale, X[:count]))
+    jax.block_until_ready(compiled.gradients(X[:count]))
     grown = _kept() - before
     operations = cost.operations * (count if batching == "unrolled" else 1)
     return {"operations": operations, "batching": batching, "examples": count, "grown_bytes": grown}

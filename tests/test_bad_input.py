@@ -82,6 +82,15 @@ def test_a_gradient_that_is_not_finite_names_the_example(engine):
         nfk.fit(nfk.energy(root, np.ones(6, np.float32)), bad, 3, engine=engine)
 
 
+def test_an_infinite_gradient_in_a_parameter_without_a_scale():
+    """Nothing in the fit moved the second parameter, so its scale is 0; of infinity and 0 numpy would warn."""
+    part = lambda w, x: w[0] * x[0] + jnp.where(x[1] > 0, w[1] / (1 - x[1]), 0.0)  # noqa: E731
+    flat = X * np.array([1, 0, 0, 0, 0, 0], np.float32)
+    embedding = nfk.fit(nfk.energy(part, np.ones(2, np.float32)), flat, 1)
+    with pytest.raises(ValueError, match=r"gradient of the score at X\[1\] is NaN or infinite"):
+        embedding(np.stack([flat[0], np.ones(6, np.float32)]))
+
+
 def test_a_gradient_that_is_not_finite_at_embedding_time():
     root = nfk.energy(lambda w, x: jnp.sum(w * jnp.sqrt(jnp.sum((w * x) ** 2))), np.ones(6, np.float32))
     embedding = nfk.fit(root, X, 3)

@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ import pytest
 
 import nfk
 from nfk import fitting, journal
+from nfk.checkpoint import decided
 from nfk.journal import Journal
 
 RNG = np.random.default_rng(0)
@@ -254,6 +256,19 @@ def test_a_plan_of_another_version_is_refused(tmp_path, monkeypatch):
     assert len(entries(tmp_path)) == 3
 
 
+def test_a_plan_of_a_version_that_decided_less_goes_on(tmp_path, monkeypatch):
+    """What it did not decide is as it was then, not as this version would have it."""
+    half_done(tmp_path, monkeypatch)
+    with closing(Journal(tmp_path)) as opened:
+        about = opened.about
+        del about["decisions"]["batches"]["meeting"]
+        journal._write(tmp_path / journal.ABOUT, about)
+    plan = nfk.plan(MODEL, X, 5)
+    decisions = about["decisions"]
+    assert decided(replace(plan, batches=replace(plan.batches, meeting=7)), decisions).batches.meeting == 0
+    assert same(fit(tmp_path), fit())
+
+
 def test_another_budget_is_not_another_fit(tmp_path, monkeypatch):
     """It decides how a fit begins; one that has begun keeps to its plan."""
     half_done(tmp_path, monkeypatch)
@@ -313,6 +328,7 @@ package.__path__ = [sys.argv[1] + "/nfk"]
 sys.modules["nfk"] = package
 from pathlib import Path
 import numpy as np
+from nfk.checkpoint import decided
 from nfk.journal import Journal
 
 folder, results = Path(sys.argv[2]), [np.random.default_rng(i).standard_normal((i + 1, 700)) for i in range(3)]

@@ -1,5 +1,7 @@
 """Kernel matrices from the factors of layers: equal to the dense definition, whatever the weights are used for."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -155,6 +157,15 @@ def test_the_plan_takes_factors_where_they_are_cheaper():
     assert plan.problem.factor_bytes == 4 * (300 + 3000 + 3000)  # the last layer has its gradient
     assert not plan_of(nfk.network, "8GB").way.factors  # all gradients can be kept
     assert not plan_of(nfk.density, "1GB").way.factors  # its rows have a Fisher scale
+
+
+def test_the_plan_counts_the_program_that_factors_need():
+    """A few examples: their kernel matrix takes a fraction of a second, and so does one more compilation."""
+    problem = wide_network(nfk.network)
+    few, many = (replace(problem, examples=count) for count in (100, 500))
+    options = Options(memory="1GB")
+    assert not plan_fit(few, 16, options, TYPICAL).way.factors
+    assert plan_fit(many, 16, options, TYPICAL).way.factors
 
 
 def test_factors_are_for_blocks_in_the_memory_of_the_host(tmp_path):

@@ -51,8 +51,13 @@ def test_both_halves_are_the_number(rows):
     assert np.array_equal(halves.block(slice(1, 4)).view(np.uint32), rows[1:4].view(np.uint32))
 
 
-@pytest.mark.parametrize("size", [1, 64, 100, 128, 700])
-def test_slabs_are_the_rows_and_their_first_halves_are_in_bfloat16(size):
+@pytest.mark.parametrize(("size", "cache", "width"), [
+    (1, 2**18, 2**16), (64, 2**18, 2**16), (100, 2**18, 2**16), (700, 2**18, 2**16), (700, 0, 64), (700, 5000, 64),
+])  # fmt: skip
+def test_slabs_are_the_rows_and_their_first_halves_are_in_bfloat16(size, cache, width, monkeypatch):
+    """Whether a slab is all of them, or they are written by one slab at a time, or by two."""
+    monkeypatch.setattr("nfk.spaces.halves.CACHE", cache)
+    monkeypatch.setattr("nfk.spaces.halves.WIDTHS", (64, width))
     rows = RNG.standard_normal((9, size)).astype(np.float32)
     halves = Halves(9, layout_of(size))
     halves.write(0, [rows], 9)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from nfk.model import seeded, split_key
+from nfk.model import keys, seeded, split_key
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7, 123456789, np.int64(3), 2**31 - 1, 2**31, 2**40, -2])
@@ -20,6 +20,17 @@ def test_a_seed_and_its_key_are_split_alike(seed, kind):
         jax.config.update("jax_default_prng_impl", before)
 
 
+@pytest.mark.parametrize(("option", "value"), [("jax_threefry_partitionable", False), ("jax_random_seed_offset", 5)])
+def test_seeds_follow_what_jax_was_asked_for(option, value):
+    before = getattr(jax.config, option)
+    try:
+        for now in (value, before):
+            jax.config.update(option, now)
+            check_split(3)
+    finally:
+        jax.config.update(option, before)
+
+
 def check_split(seed):
     expected = jax.random.split(jax.random.key(int(seed)), 3)
     for found in (split_key(seed), split_key(jax.random.key(int(seed)))):
@@ -31,5 +42,5 @@ def check_split(seed):
 
 
 def test_a_seed_needs_no_program(monkeypatch):
-    monkeypatch.setattr(jax, "jit", None)
+    monkeypatch.setattr(keys, "_split_program", None)
     assert len(split_key(11)) == 3

@@ -14,6 +14,7 @@ from nfk.model.patches import patch_bytes, with_patches, with_products
 
 in_float64 = pytest.mark.parametrize("dtype", ["float64"], indirect=True)
 CHANNELS_LAST, CHANNELS_FIRST = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
+FEATURES_THIRD = ("NHWC", "HWOI", "NHWC")
 LINES = ("NWC", "WIO", "NWC")
 
 # Window, strides, padding, dilation of the input (a transposed convolution), dilation of the window.
@@ -53,7 +54,9 @@ def primitives_in(function, *arguments):
 
 
 @pytest.mark.parametrize(
-    ("numbers", "dtype"), [(CHANNELS_LAST, "float32"), (CHANNELS_FIRST, "float64")], indirect=["dtype"]
+    ("numbers", "dtype"),
+    [(CHANNELS_LAST, "float32"), (CHANNELS_FIRST, "float64"), (FEATURES_THIRD, "float64")],
+    indirect=["dtype"],
 )
 @pytest.mark.parametrize("name", PLANE)
 @pytest.mark.parametrize("as_products", [False, True])
@@ -65,6 +68,8 @@ def test_every_kind_of_convolution_keeps_its_gradient(name, as_products, numbers
     x, w = draw(2, 7, 8, 3, dtype=dtype), draw(*window, 3, 5, dtype=dtype)
     if numbers is CHANNELS_FIRST:
         x, w = x.transpose(0, 3, 1, 2), w.transpose(3, 2, 0, 1)
+    if numbers is FEATURES_THIRD:
+        w = w.swapaxes(2, 3)
 
     def score(x, w):
         return jnp.sin(lax.conv_general_dilated(x[None], w, strides, padding, spread, dilation, numbers)).sum()
@@ -73,6 +78,19 @@ def test_every_kind_of_convolution_keeps_its_gradient(name, as_products, numbers
     assert "custom_vjp" in program
     assert ("dot_general" in program) == (as_products and max(spread) == 1)
     assert_same_gradient(score, x, w)
+
+
+@pytest.mark.parametrize(("window", "dtype", "expected"), [
+    (3, np.float32, True), (5, np.float32, True), (7, np.float32, False), (3, jnp.bfloat16, False),
+])  # fmt: skip
+def test_neither_wide_windows_nor_half_precision(window, dtype, expected):
+    """Every offset of a window has operations of its own, and is summed up in the precision of the network."""
+
+    def score(x, w):
+        return lax.conv_general_dilated(x[None], w, (window, window), "VALID", dimension_numbers=CHANNELS_LAST).sum()
+
+    x, w = jnp.zeros((2 * window, 2 * window, 512), dtype), jnp.zeros((window, window, 512, 512), dtype)
+    assert ("dot_general" in primitives_in(with_products(score), x, w)) == expected
 
 
 def test_many_weights_at_few_positions_are_products_and_others_are_not():
@@ -133,7 +151,11 @@ INSIDE = {
 
 @in_float64
 @pytest.mark.parametrize("name", INSIDE)
-def test_convolutions_inside_other_programs(name, dtype):
+@pytest.mark.parametrize("as_products", [False, True])
+def test_convolutions_inside_other_programs(name, as_products, dtype, monkeypatch):
+    if as_products:
+        monkeypatch.setattr(dense, "LARGE", 0)
+        monkeypatch.setattr(dense, "FEW", 0)
     x, w = draw(2, 5, 5, 3, dtype=dtype), draw(3, 3, 3, 3, dtype=dtype) / 5
 
     def score(x, w):

@@ -28,7 +28,7 @@ from nfk.identity import Kind, describe
 from nfk.journal import Entry, Journal
 from nfk.model import Model
 from nfk.operator.moments import Moments
-from nfk.planning import Options, Plan
+from nfk.planning import Batches, Options, Plan
 from nfk.solve.operator import Operator
 from nfk.spaces import Block, Space
 from nfk.stream import Examples
@@ -383,7 +383,7 @@ def decisions_of(plan: Plan) -> dict[str, Any]:
 def decided(plan: Plan, decisions: dict[str, Any]) -> Plan:
     """The plan with these decisions in place of its own."""
     try:
-        way, batches = replace(plan.way, **decisions["way"]), replace(plan.batches, **decisions["batches"])
+        way, batches = replace(plan.way, **decisions["way"]), Batches(**decisions["batches"])
     except TypeError as error:
         raise ValueError(
             "the fit of this checkpoint was begun by another version of nfk, which decided on other things: go on with "

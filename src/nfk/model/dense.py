@@ -24,8 +24,10 @@ from jax import lax
 
 from nfk.model.program import Computation, JaxprEqn, array_of
 
+SINGLE = 4  # bytes of a number
 LARGE = 2**20  # bytes of weights that do not stay in the cache
 FEW = 4  # times as many features as positions
+WIDEST = 32  # offsets of a window, each with operations of its own: 5 x 5, but no patches of a vision transformer
 
 
 def by_products(equation: JaxprEqn) -> Computation | None:
@@ -50,7 +52,10 @@ def by_products(equation: JaxprEqn) -> Computation | None:
 
 
 def is_dense(equation: JaxprEqn) -> bool:
-    """A convolution without groups, in one precision, that is not transposed: of many weights and few positions."""
+    """A convolution without groups, in one precision, that is not transposed: of many weights and few positions.
+
+    Not in half precision, in which the derivative in a pixel would be rounded at every offset of the window.
+    """
     if equation.primitive.name != "conv_general_dilated":
         return False
     params = equation.params
@@ -58,7 +63,10 @@ def is_dense(equation: JaxprEqn) -> bool:
     grouped = params["feature_group_count"] * params["batch_group_count"] > 1
     if grouped or max(params["lhs_dilation"], default=1) > 1 or len({x.dtype, w.dtype, y.dtype}) > 1:
         return False
-    features = y.shape[params["dimension_numbers"].out_spec[1]]
+    numbers = params["dimension_numbers"]
+    features, window = y.shape[numbers.out_spec[1]], math.prod(w.shape[axis] for axis in numbers.rhs_spec[2:])
+    if w.dtype.itemsize < SINGLE or window > WIDEST or y.size == 0:
+        return False
     return w.size * w.dtype.itemsize > LARGE and features * features >= FEW * y.size
 
 

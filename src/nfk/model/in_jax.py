@@ -169,7 +169,7 @@ class Compiled(Differentiator):
     def factors(self, batch: Batch) -> tuple[dict, list]:
         """Raw gradients in factors, see `model.factors`: the leaves (examples, outputs, size) that have none, by their
         place, and for each layer a (examples, T, A) and d (examples, outputs, T, D)."""
-        return self.functions.factors(self.outputs, *self._same, batch)
+        return self.functions.factors[self.batching](self.outputs, *self._same, batch)
 
     def forward_product(self, columns: list, batch: Batch) -> jax.Array:
         if self.place is not None:
@@ -197,8 +197,12 @@ class Functions:
         self.rows = {
             batching: jax.jit(partial(_rows, function), static_argnums=0) for batching, function in ways.items()
         }
-        self.forward, self.reverse, self.factors = (
-            jax.jit(function, static_argnums=0) for function in (self._forward, self._reverse, self._factors)
+        self.factors = {
+            batching: jax.jit(self._factors, static_argnums=0, compiler_options=accepted(**EFFORT[batching]))
+            for batching in ways
+        }
+        self.forward, self.reverse = (
+            jax.jit(function, static_argnums=0) for function in (self._forward, self._reverse)
         )
         self._results: dict[tuple, Any] = {}
         self._costs: dict[str, Cost] = {}

@@ -34,13 +34,15 @@ class NetworkChanged(RuntimeError):
 @dataclass(frozen=True)
 class Cost:
     """One forward pass over one example; `patch_bytes` are more that its convolutions take as patches, 0 without any;
-    `microbatch` is how many gradients are worth computing at once however large they are; `operations` are those of the
-    program that a compiler gets, 0 where nothing is compiled."""
+    `microbatch` is how many gradients are worth computing at once however large they are, and `microbatch_bytes` those
+    of the gradients that are computed at once where they are small: they stay in the cache and off fresh pages.
+    `operations` are those of the program that a compiler gets, 0 where nothing is compiled."""
 
     flops: float
     activation_bytes: int
     patch_bytes: int = 0
     microbatch: int = 4
+    microbatch_bytes: int = 4 * 2**20
     operations: int = 0
 
 

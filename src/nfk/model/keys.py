@@ -42,11 +42,17 @@ def seeded(seed: int) -> jax.Array:
 
 
 def _of_seed(seed: int) -> Keys:
-    config: Any = jax.config  # whose attributes type checkers do not see
-    if 0 <= seed <= LARGEST and config.jax_default_prng_impl == THREEFRY and config.jax_threefry_partitionable:
+    if 0 <= seed <= LARGEST and _is_default():
         whole = (0, seed)
         return Keys(*map(_wrapped, (whole, *(threefry(whole, (0, place)) for place in range(3)))))
     return _split_program()(jax.random.key(seed))
+
+
+def _is_default() -> bool:
+    """Whether jax makes keys of seeds as it does if nobody asks for anything else."""
+    config: Any = jax.config  # whose attributes type checkers do not see, and which come and go with versions
+    usual = getattr(config, "jax_threefry_partitionable", True) and not getattr(config, "jax_random_seed_offset", 0)
+    return config.jax_default_prng_impl == THREEFRY and usual
 
 
 def _wrapped(numbers: tuple[int, int]) -> jax.Array:

@@ -27,7 +27,8 @@ MANY = 16  # offsets of a window
 
 
 def with_patches(function: Callable) -> Callable:
-    """The same function with the same gradient; its convolutions have derivatives in their weights by patches."""
+    """The same function with the same gradient; its convolutions have derivatives in their weights by patches, and
+    those of many weights and few positions are products."""
     return rewritten(function, lambda equation: by_products(equation) or _by_patches(equation))
 
 

@@ -104,7 +104,7 @@ class GradientStream:
     def pieces(self, vector: np.ndarray) -> list:
         """A vector of length P cut into leaves, where rows are normalised."""
         pieces = self.layout.pieces(vector)
-        return list(pieces) if self.differentiator.raw else [self.space.lend(piece) for piece in pieces]
+        return pieces if self.differentiator.raw else [self.space.lend(piece) for piece in pieces]
 
     def check_finite(self, norms: np.ndarray, rows: slice | None = None) -> None:
         """Every gradient is finite, or the error names the first example whose is not: of some rows of every range, or

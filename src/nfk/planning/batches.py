@@ -13,7 +13,6 @@ from nfk.planning.problem import Problem
 from nfk.spaces import Space
 
 CHUNK_ROWS = 256  # rows of gradients that meet a block at once: at this size BLAS is near its peak
-MICROBATCH_BYTES = 4 * 2**20  # gradients of a microbatch: small enough to stay in cache and off fresh pages
 MOST_MICROBATCH = 64
 WORKING_BYTES = 24 * 2**20  # of a microbatch in the network: past 32 MiB the C library asks for fresh pages every time
 UNROLLED = 4
@@ -76,7 +75,7 @@ def suitable_batching(p: Problem, space: Space) -> tuple[Batching, int]:
     """
     if space.processor != "cpu":
         return "vmap", max(CHUNK_ROWS // p.outputs, 1)
-    few = min(max(MICROBATCH_BYTES // p.row_bytes, p.microbatch), MOST_MICROBATCH)
+    few = min(max(p.microbatch_bytes // p.row_bytes, p.microbatch), MOST_MICROBATCH)
     if not p.patch_bytes:
         return "vmap", few
     room = WORKING_BYTES // (p.activation_bytes * p.outputs + p.patch_bytes)

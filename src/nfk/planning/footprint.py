@@ -124,7 +124,7 @@ class Footprint:
         sketched = {f"a sketch, {TALL}": int(2 * self.width * self.column_bytes)} if self._sketches else {}
         moments = 9 * column + rows_gathered(int(column)) * column
         yield always | {"moments (mean, Fisher, scale and their sums)": int(moments)} | sketched
-        # The network has copies of two of them, and of the parameters: its arrays begin at multiples of 64 bytes.
+        # The network has a copy of the parameters; on a device, or in PyTorch, of mean and scale, too.
         always["mean, Fisher and scale, and the network's own"] = 6 * column
         yield always | {name: int(size) for name, size in self._search_bytes().items()}
         yield always | {name: int(size) for name, size in self._finish_bytes().items()}

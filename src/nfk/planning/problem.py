@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nfk.model import Model
+from nfk.model import Cost, Model
 from nfk.spaces import Space
 from nfk.stream import Examples
 
@@ -35,6 +35,7 @@ class Problem:
     trace_known: bool
     why_no_products: str | None
     microbatch: int = 4
+    microbatch_bytes: int = Cost.microbatch_bytes
     note: str = ""
     factored: tuple[tuple[int, int, int], ...] = ()  # positions, inputs, outputs of layers whose factors pay
     operations: int = 0  # of the network, as a compiler gets it
@@ -53,8 +54,8 @@ class Problem:
             moments_over_data=model.moments_over_data,
             trace_known=model.moments_over_data and model.fisher == "diagonal",
             why_no_products=model.network.why_no_products(example), microbatch=cost.microbatch,
-            note=model.network.note, factored=model.network.factored(example) if model.unscaled else (),
-            operations=cost.operations,
+            microbatch_bytes=cost.microbatch_bytes, note=model.network.note, operations=cost.operations,
+            factored=model.network.factored(example) if model.unscaled else (),
         )  # fmt: skip
 
     def on(self, space: Space) -> Problem:

@@ -15,10 +15,8 @@ THIN = 64  # columns of a product that runs as fast as those of factors
 FEW_COLUMNS = 8  # so many tangents take as long as fewer
 HALVING = 1  # times that all gradients are read or written more, where they are kept in halves
 PASS_SECONDS = 0.002  # of a pass over nothing
-WEIGHTS_READ = (
-    5  # times that a microbatch reads vectors of length P: the parameters for y, dx and dw, the mean, the scale
-)
-HALVED_PROGRAMS = 0.5  # seconds to compile the programs of a search in bfloat16, which no other way has
+WEIGHTS_READ = 5  # times that a microbatch reads P numbers: the parameters for y, dx and dw, the mean, the scale
+MORE_PROGRAMS = 0.5  # seconds to compile what other ways have not: a search in bfloat16, or the factors of layers
 
 
 @dataclass(frozen=True)
@@ -114,11 +112,13 @@ class Way(Footprint):
 
     @cached_property
     def seconds(self) -> float:
-        """Expected time, without compilation: what the devices share out, and what each of them waits for."""
+        """Expected time, without the compilation that all ways have: what the devices share out, and what each of them
+        waits for."""
         devices = self.places * self.options.space.shards
         shared = self._computing + self._written / self.rates.memory
         each = self.sweeps * (PASS_SECONDS + self.traffic / self.rates.memory) + self._passing_seconds
-        return shared / devices + self._alone + each + self.disk_seconds + HALVED_PROGRAMS * self.halved
+        compiling = MORE_PROGRAMS * (self.halved + self.factors)
+        return shared / devices + self._alone + each + self.disk_seconds + compiling
 
     @property
     def _computing(self) -> float:

@@ -87,7 +87,7 @@ class Halves(Store):
         self.squares[rows] = np.sum(each(lambda slabs: self._take_apart(numbers, rows, slabs), self._groups(count)), 0)
 
     def _groups(self, count: int) -> list[slice]:
-        """Slabs whose parts of so many rows fit in the cache together. The last, which may be narrower, is alone."""
+        """One slab, or more whose parts of so many rows fit in the cache. The last, which may be narrower, is alone."""
         last, most = len(self._high) - 1, max(CACHE // (4 * count * self._width), 1)
         return [slice(start, min(start + most, last)) for start in range(0, last, most)] + [slice(last, last + 1)]
 

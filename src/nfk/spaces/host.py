@@ -22,7 +22,7 @@ from nfk.memory import available_bytes
 from nfk.ranges import Ranges
 from nfk.spaces.pool import each, workers
 from nfk.spaces.space import SLAB, Block, Leaves, Small, Space, Store, normals
-from nfk.spaces.tally import HostTally, largest
+from nfk.spaces.tally import HostTally, largest, quietly
 
 ROWS_IN_CACHE = 64
 CACHE = 2**18  # bytes of rows that are normalised at once
@@ -261,6 +261,7 @@ HOST = Host()
 def shift_rows(array: Float[np.ndarray, "n P"], mean: np.ndarray, scale: np.ndarray) -> None:
     """(row - mean) * scale for every row, in place."""
 
+    @quietly
     def shift(place: slice) -> None:
         rows = array[place]
         rows -= mean
@@ -269,6 +270,7 @@ def shift_rows(array: Float[np.ndarray, "n P"], mean: np.ndarray, scale: np.ndar
     each(shift, _pieces(len(array), ROWS_IN_CACHE))
 
 
+@quietly
 def shift_into(target: np.ndarray, rows: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> None:
     """(row - mean) * scale for every row, slabs of columns that are in the cache at the second step."""
     width = max(CACHE // (len(rows) * rows.itemsize), ROWS_IN_CACHE)
@@ -316,7 +318,7 @@ def _inner(left: Block, right: Block, a: slice, b: slice, rows: slice, double: b
     total = np.zeros((a.stop - a.start, b.stop - b.start))
     same, size = left is right and a == b, SLAB if min(total.shape) < TILE // 2 else WIDE_SLAB
     if double:  # of which there are copies
-        size = max(min(SLAB, DOUBLES // (8 * sum(total.shape))), ROWS_IN_CACHE)
+        size = min(SLAB, DOUBLES // (8 * sum(total.shape)))
     for slab in slabs(rows, size):
         first = left[slab, a].astype(np.float64) if double else _wide(left[slab, a])
         second = first if same else _wide(right[slab, b])

@@ -16,6 +16,8 @@ from nfk.spaces.pool import each
 from nfk.spaces.space import Leaves
 
 CACHE = 2**18  # bytes of a microbatch that are looked at together
+# Where a gradient is infinite: an error that names its example follows, and no warning of numpy goes before it.
+quietly = np.errstate(over="ignore", invalid="ignore")
 GATHERED, GATHERED_BYTES = 8, 2**25  # rows, and what they may take
 
 
@@ -63,6 +65,7 @@ class HostTally(Tally):
         self._filled += count
         return np.asarray(np.sum(lengths, axis=0, dtype=np.float64))
 
+    @quietly
     def _gather(self, rows: np.ndarray, place: slice, unit: float) -> Float[np.ndarray, " n"]:
         into = self._gathered[self._filled : self._filled + len(rows), place]
         np.multiply(rows, rows.dtype.type(unit), out=into)
@@ -78,11 +81,13 @@ class HostTally(Tally):
         self._count += count
         return np.asarray(np.sum(lengths, axis=0, dtype=np.float64))
 
+    @quietly
     def _measured(self, rows: np.ndarray, place: slice, unit: float) -> Float[np.ndarray, " n"]:
         rows = rows if unit == 1 else rows * rows.dtype.type(unit)
         self._merge(rows, place)
         return np.vecdot(rows, rows)
 
+    @quietly
     def _merge(self, rows: np.ndarray, place: slice) -> None:
         mean, squares, number = self._mean[place], self._squares[place], rows.dtype.type
         share = number(len(rows) / (self._count + len(rows)))
