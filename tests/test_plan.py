@@ -10,6 +10,7 @@ import weakref
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from nfk.planning.listing import ways
 from nfk.planning.planner import _best
 from nfk.planning.rates import TYPICAL, _place, keep, known, rising
 from nfk.progress import Reporter
-from nfk.spaces import HOST
+from nfk.spaces import HOST, Mesh
 from nfk.stream import Examples
 
 MODEL = nfk.classifier(mlp, mlp_params(np.float32, 6, 8, 4))
@@ -244,6 +245,17 @@ def test_what_meets_a_tile_takes_the_room_that_right_vectors_have_later():
     for stage, batches in ((search, b.at_tiles), (finish, b)):
         assert sum((stage | plan.way.batch_bytes(batches)).values()) <= plan.peak_bytes <= plan.budget
     assert tile * large.row_bytes > 2**30
+
+
+def test_what_meets_a_tile_on_several_devices_is_a_chunk():
+    """There it is put together from all of them, which takes the room."""
+    large = replace(Problem.of(WIDE, Examples(X)), examples=64, parameters=4_000_000, factored=(), moment_examples=64)
+    options = Options(method="gram", keep=False, memory="500MB", scratch=False)
+    alone, together = (plan_fit(large, 16, replace(options, space=Mesh.of(jax.devices()[:count]))) for count in (1, 2))
+    assert plan_fit(large, 16, options).batches.meeting > 0
+    assert alone.way.tile
+    assert together.way.tile
+    assert alone.batches.meeting == together.batches.meeting == 0
 
 
 def test_of_ways_about_as_fast_the_one_with_the_fewest_passes():
