@@ -435,6 +435,14 @@ def test_a_plan_counts_what_the_module_does():
     assert nfk.plan(nfk.torch.network(Perceptron(6, 50, 200).eval()), X, 4).engine == "products"
 
 
+def test_a_call_of_a_small_module_takes_more_examples():
+    """Of 100,000 parameters: 16 in 4 MB would take longer for the call than for their gradients."""
+    images = vectors(np.float32, 100, count=80)
+    module = Perceptron(100, 1000, 1).eval()
+    assert nfk.plan(nfk.torch.energy(module), images, 4, keep=True).batches.gradients == 41  # 16 MB
+    assert nfk.plan(nfk.torch.energy(Perceptron(100, 10, 1).eval()), images, 4, keep=True).batches.gradients == 64
+
+
 def test_save_then_load_is_the_identity(tmp_path):
     module = copy.deepcopy(three)
     embedding = nfk.fit(nfk.torch.classifier(module), X, 3, save=tmp_path)
