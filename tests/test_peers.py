@@ -203,7 +203,11 @@ def test_seconds_to_an_error_count_only_what_reached_it():
 
 def test_busy_over_idle():
     text = tables.busy(results(measurement("nfk", 2.0), measurement("nfk", 5.0, condition="busy")))
-    assert "| 2.0 s | 5.0 s | 2.5 |" in text
+    assert "| P | all | 1,024, 32 | nfk | 2.0 s | 5.0 s | 2.5 |" in text
+    pinned = measurement("nfk", 3.0, condition="one core idle"), measurement("nfk", 6.0, condition="one core busy")
+    text = tables.busy(results(measurement("nfk", 2.0), *pinned))
+    assert "| P | one | 1,024, 32 | nfk | 3.0 s | 6.0 s | 2.0 |" in text
+    assert text.count("\n") == 3, "what was run on all cores has no busy row"
 
 
 def test_ratios_to_the_script_the_fastest_library_and_the_floor():
@@ -216,7 +220,7 @@ def test_ratios_to_the_script_the_fastest_library_and_the_floor():
     ]  # fmt: skip
     text = ratios.table(results(*rows))
     assert text.count("\n") == 3, "a head and one line: where nothing stands beside nfk there is nothing to say"
-    assert "| critic, fisher, P | 1,024, 32 | 2.2 | 4.5 | 5.5 | 1.6 |" in text
+    assert "| critic, fisher, P, all | 1,024, 32 | 2.2 | 4.5 | 5.5 | 1.6 |" in text
     rows[2] = measurement("script", None, "projected", projected_seconds=40.0)
     rows[3:5] = [measurement("matfree", None, "over budget")]
     assert "| at least 10.0 | at least 20.0 | at least 300.0 | 1.6 |" in ratios.table(results(*rows))
@@ -232,6 +236,8 @@ def test_processors_are_not_mixed():
     assert "6.0 s" not in tables.short(results(fast, slow))
     text = tables.short(results(fast, slow, measurement("matfree", 9.0, processor="Q")))
     assert "| 6.0 s, 1e-06 | - | matfree: 9.0 s, 1e-06 |" in text, "where most was measured"
+    pinned = measurement("nfk", 7.0, condition="one core idle"), measurement("script", 8.0, condition="one core idle")
+    assert "2.0 s" not in tables.short(results(fast, *pinned)), "one core and all of them are not mixed"
     assert "2.0 s" not in text
     text = tables.summary(results(fast, slow))
     assert text.index("P.**") < text.index("2.0 s") < text.index("Q.**") < text.index("6.0 s")

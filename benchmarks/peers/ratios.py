@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from benchmarks.peers.tables import FLOOR, JOB, LIBRARIES, NOT_YET, SIZE, Row, floors, medians
+from benchmarks.peers.tables import FLOOR, JOB, LIBRARIES, NOT_YET, SIZE, Row, cores, floors, medians
 from benchmarks.report_tasks import head
 
 OURS = ("nfk", "nfk-torch")
@@ -19,7 +19,7 @@ def table(results: dict) -> str:
     cells = [cell for cell in cells + floors(cells, results["environment"]) if cell["condition"].endswith("idle")]
     place = lambda cell: tuple(cell[name] for name in (*JOB, *SIZE))  # noqa: E731
     lines = head(
-        "network, kernel, processor", "N, k", "script / nfk", "script / nfk, PyTorch module",
+        "network, kernel, processor, cores", "N, k", "script / nfk", "script / nfk, PyTorch module",
         "fastest library / faster nfk", "faster nfk / floor",
     )  # fmt: skip
     for _, group in groupby(sorted(cells, key=place), key=place):
@@ -37,7 +37,7 @@ def _line(job: dict[str, Row]) -> list[str]:
     ratios = [*script, _ratio(library, best), _ratio(best, job.get(FLOOR))]
     if set(ratios) == {"-"}:
         return []
-    what = f"{first['network']}, {first['kernel']}, {first['processor']}"
+    what = f"{first['network']}, {first['kernel']}, {first['processor']}, {cores(first)}"
     return [f"| {what} | {first['examples']:,}, {first['rank']} | {' | '.join(ratios)} |"]
 
 

@@ -39,7 +39,8 @@ LIBRARIES = ("curvlinops", "matfree", "neural-tangents", "nngeometry")
 
 def short(results: dict) -> str:
     """A line for each number of examples of the networks `IN_SHORT`, at the largest rank that nfk and, if there is one,
-    the script have run on the processor on which most was measured, for the README; nothing without results."""
+    the script have run on the processor, and on as many of its cores, on which most was measured, for the README;
+    nothing without results."""
     if not results:
         return ""
     cells = [
@@ -47,9 +48,9 @@ def short(results: dict) -> str:
         for cell in medians(results["measurements"])
         if cell["condition"].endswith("idle") and cell["kernel"] == "fisher" and cell["network"] in IN_SHORT
     ]
-    counts = Counter(cell["processor"] for cell in cells)
-    processor = max(counts, key=lambda name: (counts[name], name == results["environment"]["processor"]))
-    cells = [cell for cell in cells if cell["processor"] == processor]
+    counts = Counter(_of(cell, ("processor", "condition")) for cell in cells)
+    chosen = max(counts, key=lambda place: (counts[place], place[0] == results["environment"]["processor"]))
+    processor, cells = chosen[0], [cell for cell in cells if _of(cell, ("processor", "condition")) == chosen]
     lines = []
     for _, group in groupby(cells, key=lambda cell: _of(cell, JOB)):
         job = list(group)
@@ -102,16 +103,21 @@ def busy(results: dict) -> str:
     cells = [cell for cell in medians(results["measurements"]) if cell["status"] == "done" and not _is_floor(cell)]
     place = lambda cell: _of(cell, ("network", "kernel", "processor", *SIZE, "contestant"))  # noqa: E731
     idle = {(cell["condition"], *place(cell)): cell["seconds"] for cell in cells}
-    lines = head("network", "processor", "N, k", "contestant", "idle", "busy", "ratio")
+    lines = head("network", "processor", "cores", "N, k", "contestant", "idle", "busy", "ratio")
     for cell in cells:
         before = idle.get((cell["condition"].replace("busy", "idle"), *place(cell)))
         if cell["condition"].endswith("busy") and before is not None:
             lines.append(
-                f"| {cell['network']} | {cell['processor']} | {cell['examples']:,}, {cell['rank']} | "
+                f"| {cell['network']} | {cell['processor']} | {cores(cell)} | {cell['examples']:,}, {cell['rank']} | "
                 f"{_label(cell['contestant'])} | {before:.1f} s | {cell['seconds']:.1f} s | "
                 f"{cell['seconds'] / before:.1f} |"
             )
     return "\n".join([*lines, ""])
+
+
+def cores(cell: Row) -> str:
+    """Which of them a contestant had."""
+    return "one" if cell["condition"].startswith("one core") else "all"
 
 
 def _is_floor(cell: Row) -> bool:
