@@ -11,6 +11,7 @@ import pytest
 from nfk.layout import Layout
 from nfk.ranges import Ranges
 from nfk.spaces import HOST, Halves, Mapped, Mesh, Scratch, host, normals, orthonormalise, project_out
+from nfk.spaces.host import DOUBLES
 from nfk.spaces.pool import workers
 from nfk.spaces.space import SLAB
 
@@ -67,7 +68,7 @@ def test_products_in_float64_copy_a_few_megabytes_at_a_time():
     finally:
         tracemalloc.stop()
     near(found, A.T.astype(np.float64) @ A[:, :200], 1e-12)
-    assert peak < workers() * 1.5 * 2**22 + 12 * found.nbytes
+    assert peak < workers() * 1.3 * DOUBLES + 12 * found.nbytes
 
 
 def test_operations_are_those_of_numpy(space):
