@@ -24,9 +24,6 @@ from nfk.planning.problem import Problem, Target
 from nfk.planning.rates import Rates
 from nfk.solve.krylov import PROBES
 from nfk.spaces.halves import SLAB_BYTES
-from nfk.spaces.host import DOUBLES
-from nfk.spaces.pool import workers
-from nfk.spaces.space import SLAB
 from nfk.spaces.tally import rows_gathered
 
 RUNTIME = "compiled programs and the runtime"
@@ -154,8 +151,7 @@ class Footprint:
                 tile = {"a chunk of everyone's gradients": self.places * self._most_chunk * p.row_bytes}
             factors = {"factors of all layers": 2 * p.examples * p.factor_bytes} if self.factors else {}
             kernel: dict[str, float] = {"kernel matrix and its eigenvectors": 4 * 8 * size**2}
-            copies = {"rows in float64": workers() * min(DOUBLES, 16 * SLAB * size)} if self.tile else {}
-            return kernel | dense | tile | factors | copies
+            return kernel | dense | tile | factors
         if self.method == "power":
             return {f"two blocks, {TALL}": 3 * self.width * self.column_bytes} | tangents
         projected = {"projected matrix": 4 * 8 * self.capacity**2}

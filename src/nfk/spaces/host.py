@@ -29,7 +29,7 @@ CACHE = 2**18  # bytes of rows that are normalised at once
 LARGE = 64 * 2**20
 WIDE_SLAB = 4 * SLAB  # of a large small matrix, whose own size costs as much as a slab's products
 TILE = 1024  # columns of a small matrix that one worker sums up
-DOUBLES = 2**24  # bytes of rows that one worker has in float64: with 4 MB their products take 1.25 times as long
+DOUBLES = 2**22  # bytes of rows that one worker has in float64, or twice what their products have, if that is more
 BFLOAT16 = np.dtype(jnp.bfloat16)  # the first half of a float32: its range, and 8 of its 24 digits
 PIECES = 8  # parts of a long sum; and what a worker takes at a time is an eighth of its share
 
@@ -318,7 +318,8 @@ def _inner(left: Block, right: Block, a: slice, b: slice, rows: slice, double: b
     total = np.zeros((a.stop - a.start, b.stop - b.start))
     same, size = left is right and a == b, SLAB if min(total.shape) < TILE // 2 else WIDE_SLAB
     if double:  # of which there are copies
-        size = min(SLAB, DOUBLES // (8 * sum(total.shape)))
+        # A product of few columns costs less than to add it up: by 4 MB, 1,024 x 1,024 took 1.25 times as long.
+        size = min(SLAB, max(DOUBLES, 2 * total.nbytes) // (8 * sum(total.shape)))
     for slab in slabs(rows, size):
         first = left[slab, a].astype(np.float64) if double else _wide(left[slab, a])
         second = first if same else _wide(right[slab, b])
